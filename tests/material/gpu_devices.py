@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from interpreted_gpu import InterpretedGpu
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import GroupProgram
 from smalti.errors import DeviceError
-from smalti.runtime.gpu.interface import ComputePipeline, DeviceBuffer, Dispatch, Gpu
+from smalti.runtime.gpu.interface import ComputePipeline, Copy, DeviceBuffer, Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu, adapters
 
 
@@ -67,3 +68,14 @@ def chain(pipeline: ComputePipeline, buffer: DeviceBuffer, length: int,
     half = buffer.bytes // 2
     return [Dispatch(pipeline, ((buffer, half * (i % 2)), (buffer, half * (1 - i % 2))), seconds)
             for i in range(length)]
+
+
+def uses_of_another(gpu: Gpu) -> list[Callable[[], object]]:
+    """Calls that give a GPU a buffer, a pipeline or a recording of another driver."""
+    other, program, data = InterpretedGpu(), increment(64), np.zeros(128, np.float32)
+    buffer = other.buffer(512)
+    return [lambda: gpu.write(buffer, 0, data), lambda: gpu.read(buffer, 0, 4),
+            lambda: gpu.record([Copy(buffer, 0, buffer, 256, 256)]),
+            lambda: gpu.record(chain(gpu.pipeline(program), buffer, 1)),
+            lambda: gpu.record(chain(other.pipeline(program), gpu.buffer(512), 1)),
+            lambda: gpu.run(other.record([]))]

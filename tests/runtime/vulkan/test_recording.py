@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gpu_devices import chain, filled, increment
-from interpreted_gpu import InterpretedGpu
+from gpu_devices import chain, filled, increment, uses_of_another
 from slow_device import SlowDevice
 
 from smalti.codegen.shader import BufferUse
@@ -175,13 +174,7 @@ def test_what_is_of_another_device_is_an_input_error(vulkan: Gpu, staged: Gpu) -
 
 
 def test_what_is_of_another_driver_is_an_input_error(vulkan: Gpu) -> None:
-    other, program, data = InterpretedGpu(), increment(64), np.zeros(128, np.float32)
-    buffer = other.buffer(512)
-    for refused in (lambda: vulkan.write(buffer, 0, data), lambda: vulkan.read(buffer, 0, 4),
-                    lambda: vulkan.record([Copy(buffer, 0, buffer, 256, 256)]),
-                    lambda: vulkan.record(chain(vulkan.pipeline(program), buffer, 1)),
-                    lambda: vulkan.record(chain(other.pipeline(program), vulkan.buffer(512), 1)),
-                    lambda: vulkan.run(other.record([]))):
+    for refused in uses_of_another(vulkan):
         with pytest.raises(InputError, match="another device"):
             refused()
 

@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from gpu_devices import chain, filled, increment
-from interpreted_gpu import InterpretedGpu
+from gpu_devices import chain, filled, increment, uses_of_another
 from webgpu_devices import plain_webgpu, webgpu  # noqa: F401
 
 from smalti.codegen.gpu.builder import Builder
@@ -85,13 +84,7 @@ def test_what_is_long_is_copied_in_parts(webgpu: WebGpu,  # noqa: F811
 
 
 def test_what_is_of_another_driver_is_an_input_error(webgpu: WebGpu) -> None:  # noqa: F811
-    other, program, data = InterpretedGpu(), increment(64), np.zeros(128, np.float32)
-    buffer = other.buffer(512)
-    for refused in (lambda: webgpu.write(buffer, 0, data), lambda: webgpu.read(buffer, 0, 4),
-                    lambda: webgpu.record([Copy(buffer, 0, buffer, 256, 256)]),
-                    lambda: webgpu.record(chain(webgpu.pipeline(program), buffer, 1)),
-                    lambda: webgpu.record(chain(other.pipeline(program), webgpu.buffer(512), 1)),
-                    lambda: webgpu.run(other.record([]))):
+    for refused in uses_of_another(webgpu):
         with pytest.raises(InputError, match="another device"):
             refused()
 

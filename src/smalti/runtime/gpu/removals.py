@@ -149,13 +149,6 @@ def _without(limits: GroupLimits, what: str) -> GroupLimits:
     return replace(limits, **FIELDS.get(what, {}))
 
 
-def require_usable(name: str, removals: Iterable[Removal]) -> None:
-    """Raise DeviceError for a device that is removed itself, saying why."""
-    removed = removal_of(DEVICE, removals)
-    if removed is not None:
-        raise DeviceError(f"{name} is not used: {removed.why} {removed.instead}")
-
-
 def require_clock(name: str, removals: Iterable[Removal]) -> None:
     """Raise DeviceError for a device whose clock is removed, saying why."""
     removed = removal_of(TIMES, removals)

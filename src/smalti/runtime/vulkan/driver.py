@@ -6,17 +6,12 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from smalti.errors import DeviceError
-from smalti.graph import Graph
 from smalti.runtime.device import Device
 from smalti.runtime.doctor.verdict import kept, when_kept
-from smalti.runtime.driver import Driver, Runnable
-from smalti.runtime.gpu.check import executor
-from smalti.runtime.gpu.compilation import PRECISIONS, compile_for
+from smalti.runtime.gpu.driver import gpu_driver, usable
 from smalti.runtime.gpu.interface import Gpu
-from smalti.runtime.gpu.model import rate, recorded
-from smalti.runtime.gpu.opened import gone, kept_open, wide_range
-from smalti.runtime.gpu.removals import MATRICES, require_usable, unexplained
-from smalti.runtime.interface import Program
+from smalti.runtime.gpu.opened import kept_open
+from smalti.runtime.gpu.removals import MATRICES, unexplained
 from smalti.runtime.vulkan.adapter import VulkanAdapter, adapters, judged
 from smalti.runtime.vulkan.gpu import VulkanGpu, device_of
 from smalti.runtime.vulkan.matrices import listed_with_matrices
@@ -39,7 +34,8 @@ def found() -> tuple[Device | str, ...]:
 
 def opened(device: str) -> Gpu:
     """The GPU of this id, opened once in a process. Raises DeviceError where its driver refuses."""
-    return kept_open(device, lambda number: VulkanGpu(usable(adapter_of(number)), number))
+    return kept_open(device, lambda number: VulkanGpu(usable(checked(adapter_of(number))),
+                                                      number))
 
 
 def adapter_of(number: int) -> VulkanAdapter:
@@ -62,28 +58,10 @@ def bare(device: str, names: Collection[str]) -> Gpu:
     return VulkanGpu(judged(adapters()[number], map(unexplained, names), (MATRICES,)), number)
 
 
-def usable(adapter: VulkanAdapter) -> VulkanAdapter:
-    """The same, if it may be used. Raises DeviceError where that check has removed it."""
-    found = checked(adapter)
-    require_usable(found.name, found.removals)
-    return found
-
-
 def checked(adapter: VulkanAdapter) -> VulkanAdapter:
     """An adapter as the check of this machine has left it, if there was one."""
     verdict = kept(adapter.identity)
     return adapter if verdict is None else judged(adapter, verdict.removals, verdict.proven)
-
-
-def compiled(device: str, graph: Graph, **options) -> Program:
-    """A program of the GPU of this id."""
-    return compile_for(opened(device), graph, **options)
-
-
-def runs(device: str) -> list[Runnable]:
-    """What the GPU of this id runs."""
-    gpu = opened(device)
-    return [Runnable(gpu.target, gpu.limits, executor(gpu))]
 
 
 def about(device: Device) -> tuple[tuple[str, str], ...]:
@@ -94,8 +72,4 @@ def about(device: Device) -> tuple[tuple[str, str], ...]:
 
 
 when_kept(found.cache_clear)
-DRIVER = Driver(found, rate, compiled, PRECISIONS,
-                lambda device, precision: wide_range(opened(device), precision), runs,
-                opened=opened, bare=bare,
-                gone=lambda device: gone(device, opened),
-                model=recorded, about=about)
+DRIVER = gpu_driver(found, opened, bare, about)

@@ -6,17 +6,12 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from smalti.errors import DeviceError
-from smalti.graph import Graph
 from smalti.runtime.device import Device
 from smalti.runtime.doctor.verdict import kept, when_kept
-from smalti.runtime.driver import Driver, Runnable
-from smalti.runtime.gpu.check import executor
-from smalti.runtime.gpu.compilation import PRECISIONS, compile_for
+from smalti.runtime.gpu.driver import gpu_driver, usable
 from smalti.runtime.gpu.interface import Gpu
-from smalti.runtime.gpu.model import rate, recorded
-from smalti.runtime.gpu.opened import gone, kept_open, wide_range
-from smalti.runtime.gpu.removals import require_usable, unexplained
-from smalti.runtime.interface import Program
+from smalti.runtime.gpu.opened import kept_open
+from smalti.runtime.gpu.removals import unexplained
 from smalti.runtime.webgpu.adapter import WebAdapter, adapters, judged
 from smalti.runtime.webgpu.gpu import device_of, open_device
 
@@ -33,7 +28,8 @@ def found() -> tuple[Device | str, ...]:
 
 def opened(device: str) -> Gpu:
     """The GPU of this id, opened once in a process. Raises DeviceError where its driver refuses."""
-    return kept_open(device, lambda number: open_device(device, usable))
+    return kept_open(device, lambda number: open_device(
+        device, lambda adapter: usable(checked(adapter))))
 
 
 def bare(device: str, names: Collection[str]) -> Gpu:
@@ -41,28 +37,10 @@ def bare(device: str, names: Collection[str]) -> Gpu:
     return open_device(device, lambda adapter: judged(adapter, map(unexplained, names)))
 
 
-def usable(adapter: WebAdapter) -> WebAdapter:
-    """The same, if it may be used. Raises DeviceError where that check has removed it."""
-    found = checked(adapter)
-    require_usable(found.name, found.removals)
-    return found
-
-
 def checked(adapter: WebAdapter) -> WebAdapter:
     """An adapter as the check of this machine has left it, if there was one."""
     verdict = kept(adapter.identity)
     return adapter if verdict is None else judged(adapter, verdict.removals)
-
-
-def compiled(device: str, graph: Graph, **options) -> Program:
-    """A program of the GPU of this id."""
-    return compile_for(opened(device), graph, **options)
-
-
-def runs(device: str) -> list[Runnable]:
-    """What the GPU of this id runs."""
-    gpu = opened(device)
-    return [Runnable(gpu.target, gpu.limits, executor(gpu))]
 
 
 def about(device: Device) -> tuple[tuple[str, str], ...]:
@@ -72,8 +50,4 @@ def about(device: Device) -> tuple[tuple[str, str], ...]:
 
 
 when_kept(found.cache_clear)
-DRIVER = Driver(found, rate, compiled, PRECISIONS,
-                lambda device, precision: wide_range(opened(device), precision), runs,
-                opened=opened, bare=bare,
-                gone=lambda device: gone(device, opened),
-                model=recorded, about=about)
+DRIVER = gpu_driver(found, opened, bare, about)
