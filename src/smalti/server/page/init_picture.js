@@ -1,0 +1,48 @@
+// Pictures that somebody gives for the next one: which size it is made in then, and what of it.
+
+import { base64 } from "./api.js";
+import { readPicture, SIDE_MAX } from "./picture_file.js";
+import { about, asked, given, sayAll, usual } from "./state.js";
+
+/** What sizes are multiples of where the server does not say it: every model takes these. */
+const MULTIPLE = 64;
+/** Strength where all of the mask is new, as beside a picture that was extended. */
+const ALL = 1;
+
+/** What width and height are multiples of for the model that is chosen. */
+export const multiple = () => about.value?.multiple ?? MULTIPLE;
+
+/**
+ * A size with the proportions of a picture and about as many pixels as the model was made for.
+ * @param {number} width
+ * @param {number} height
+ * @returns {{width: number, height: number}}
+ */
+export function fitted(width, height) {
+  const pixels = (usual("width") ?? width) * (usual("height") ?? height), step = multiple();
+  const scale = Math.sqrt(pixels / (width * height));
+  const rounded = (side) =>
+    Math.min(SIDE_MAX, Math.max(1, Math.round(side * scale / step)) * step);
+  return { width: rounded(width), height: rounded(height) };
+}
+
+/** Begin the next picture with the one in a file. Throws PictureError. @param {Blob} file */
+export async function takeFile(file) {
+  const { blob, width, height } = await readPicture(file);
+  given.value = { image: await base64(blob), mask: null, width, height };
+  sayAll(fitted(width, height));
+}
+
+/** Begin the next picture with what came out of the editor. */
+export function takeEdited({ image, mask, mask_blur: blur, width, height, extended }) {
+  given.value = { image, mask, width, height };
+  sayAll({ width, height, mask_blur: mask === null ? null : blur,
+    strength: extended ? ALL : asked.value.strength });
+}
+
+/** Make the next picture from noise alone again, in the model's own size. */
+export function dropGiven() {
+  given.value = null;
+  sayAll({ width: null, height: null, strength: null, mask_blur: null, only_masked: null,
+    padding: null });
+}
