@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,3 +91,43 @@ def test_a_damaged_file_and_one_that_cannot_be_are_told(tmp_path: Path) -> None:
         Archive(tmp_path / "b.sqlite")
     with pytest.raises(OutputError, match="cannot be opened"):
         Archive(tmp_path / "none" / "c.sqlite")
+
+
+def test_a_file_of_the_first_format_is_changed_into_todays(tmp_path: Path) -> None:
+    base = sqlite3.connect(tmp_path / "a.sqlite")
+    base.executescript("""
+        PRAGMA user_version = 1;
+        CREATE TABLE jobs (
+            id TEXT PRIMARY KEY, state TEXT NOT NULL, position REAL NOT NULL, request TEXT NOT NULL,
+            whole TEXT NOT NULL, device TEXT, created REAL NOT NULL, started REAL, ended REAL,
+            attempts INTEGER NOT NULL,
+            error TEXT, message TEXT, warnings TEXT NOT NULL, timings TEXT NOT NULL);
+        CREATE INDEX jobs_in_order ON jobs (state, position);
+        CREATE INDEX jobs_by_end ON jobs (ended);
+        CREATE TABLE pictures (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, path TEXT NOT NULL,
+            created REAL NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL,
+            seed TEXT NOT NULL, model TEXT NOT NULL, prompt TEXT NOT NULL, text TEXT NOT NULL);
+        CREATE INDEX pictures_of_job ON pictures (job);
+        CREATE TABLE switches (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+        INSERT INTO jobs VALUES ('b', 'queued', 1, '{}', '{}', NULL, 1, NULL, NULL, 0, NULL, NULL,
+                                 '[]', '{}');
+        INSERT INTO pictures VALUES (3, 'a', 'x.png', 1, 8, 8, '7', 'm', 'a cat', 'a cat');
+    """)
+    base.close()
+    archive = Archive(tmp_path / "a.sqlite")
+    (old,) = archive.pictures()
+    assert (old.id, old.favourite, archive.order()) == (3, False, ["b"])
+    archive.mark(3, True)
+    archive.keep_hash("m.safetensors", 1, 2, "abc")
+    archive.close()
+    archive = Archive(tmp_path / "a.sqlite")
+    assert archive.pictures(favourite=True)[0].favourite and not archive.pictures(favourite=False)
+    assert archive.hash("m.safetensors", 1, 2) == "abc"
+    assert archive.hash("m.safetensors", 2, 2) is None
+    archive.close()
+    base = sqlite3.connect(tmp_path / "a.sqlite")
+    base.execute("PRAGMA user_version = 99")
+    base.close()
+    with pytest.raises(InputError, match="is of format 99, this Smalti reads up to"):
+        Archive(tmp_path / "a.sqlite")

@@ -83,9 +83,18 @@ def test_two_pages_hear_the_same_of_all_that_changes(client: Client) -> None:
             made = each.until(lambda name, data: name == "picture")
             assert made == ended[0]["pictures"][0]
             each.until(lambda name, data: name == "queue" and not data["order"])
+        at = f"/api/pictures/{made['id']}"
+        client.post(f"{at}/favourite")
+        for each in (first, second):
+            each.until(lambda name, data: name == "picture" and data["favourite"])
         with page(client) as late:
             told = late.until(lambda name, data: name == "hello")
-            assert told["jobs"][0] == ended[0], "the whole state has what happened before"
+            assert told["jobs"][0] == {**ended[0], "pictures": [{**made, "favourite": True}]}
+        client.ask("DELETE", at)
+        for each in (first, second):
+            each.until(lambda name, data: name == "removed" and data["id"] == made["id"])
+            each.until(lambda name, data: name == "job" and data["state"] == "done" and (
+                not data["pictures"]))
 
 
 def test_nothing_is_noted_where_nobody_listens(client: Client) -> None:

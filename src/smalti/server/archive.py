@@ -21,8 +21,8 @@ from smalti.errors import InputError, OutputError
 QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
 STATES = (QUEUED, RUNNING, DONE, FAILED, CANCELLED)
 ENDED = (DONE, FAILED, CANCELLED)
-FORMAT = 1
-"""Of the tables below; another one is refused, not guessed at."""
+FORMAT = 2
+"""Of the tables below; those before are changed into it, a later one is refused."""
 ATTEMPTS_MAX = 3
 """Times that a job is begun: one that ended the process so often (out of memory, a driver that
 crashes) would do it for ever."""
@@ -41,13 +41,22 @@ CREATE INDEX jobs_by_end ON jobs (ended);
 CREATE TABLE pictures (
     id INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, path TEXT NOT NULL,
     created REAL NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL, seed TEXT NOT NULL,
-    model TEXT NOT NULL, prompt TEXT NOT NULL, text TEXT NOT NULL);
+    model TEXT NOT NULL, prompt TEXT NOT NULL, text TEXT NOT NULL,
+    favourite INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX pictures_of_job ON pictures (job);
 CREATE TABLE switches (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE hashes (
+    path TEXT PRIMARY KEY, changed INTEGER NOT NULL, bytes INTEGER NOT NULL, sha256 TEXT NOT NULL);
 """
+CHANGES = {1: """
+ALTER TABLE pictures ADD COLUMN favourite INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE hashes (
+    path TEXT PRIMARY KEY, changed INTEGER NOT NULL, bytes INTEGER NOT NULL, sha256 TEXT NOT NULL);
+"""}
+"""What makes the tables of a format those of the next one."""
 JOB = "id, state, position, request, device, created, started, ended, attempts, error, message, " \
       "warnings, timings"
-PICTURE = "id, job, path, created, width, height, seed, model, prompt, text"
+PICTURE = "id, job, path, created, width, height, seed, model, prompt, text, favourite"
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,8 @@ class JobRecord:
 class PictureRecord:
     """A picture in the gallery: its file, relative to the folder of results, and its settings.
 
-    `text` is the whole of them, as the file carries them. `id` is 0 until it is kept.
+    `text` is the whole of them, as the file carries them, `favourite` what a person says of it.
+    `id` is 0 until it is kept.
     """
 
     id: int
@@ -92,6 +102,7 @@ class PictureRecord:
     model: str
     prompt: str
     text: str
+    favourite: bool = False
 
 
 class Archive:
@@ -111,11 +122,15 @@ class Archive:
             self._base.execute("PRAGMA synchronous = NORMAL")
             with self.transaction():
                 version = self._base.execute("PRAGMA user_version").fetchone()[0]
-                if version not in (0, FORMAT):
-                    raise InputError(f"{path} is of version {version}, this is version {FORMAT}; "
-                                     f"give another folder with --output")
+                if version > FORMAT:
+                    raise InputError(f"{path} is of format {version}, this Smalti reads up to "
+                                     f"{FORMAT}; give another folder with --output")
             if version == 0:
                 self._base.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
+                version = FORMAT
+            for before in range(version, FORMAT):
+                self._base.executescript(f"BEGIN IMMEDIATE; {CHANGES[before]} "
+                                         f"PRAGMA user_version = {before + 1}; COMMIT;")
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise InputError(f"another smalti serve uses {path.parent}; stop it, or give "
@@ -285,14 +300,40 @@ class Archive:
         return _picture(rows[0]) if rows else None
 
     def pictures(self, *, job: str = "", before: int = 0, search: str = "",
-                 limit: int = 100) -> list[PictureRecord]:
+                 favourite: bool | None = None, limit: int = 100) -> list[PictureRecord]:
         """The newest first: of a job, older than that of the id `before`, whose settings contain
-        the words of `search`."""
+        the words of `search`, that are a `favourite` or not."""
         words = "".join(" AND instr(lower(text), lower(?)) > 0" for _ in search.split())
         rows = self._all(
-            f"SELECT {PICTURE} FROM pictures WHERE ? IN ('', job) AND (? = 0 OR id < ?){words} "
-            f"ORDER BY id DESC LIMIT ?", job, before, before, *search.split(), limit)
+            f"SELECT {PICTURE} FROM pictures WHERE ? IN ('', job) AND (? = 0 OR id < ?) "
+            f"AND favourite = coalesce(?, favourite){words} ORDER BY id DESC LIMIT ?",
+            job, before, before, favourite, *search.split(), limit)
         return [_picture(row) for row in rows]
+
+    def mark(self, id: int, favourite: bool) -> None:
+        """Say of a picture whether it is a favourite."""
+        with self.transaction() as base:
+            base.execute("UPDATE pictures SET favourite = ? WHERE id = ?", (favourite, id))
+
+    def remove(self, id: int) -> None:
+        """Forget a picture; ids are not used again."""
+        with self.transaction() as base:
+            base.execute("DELETE FROM pictures WHERE id = ?", (id,))
+
+    # hashes of model files
+
+    def hash(self, path: str, changed: int, size: int) -> str | None:
+        """The SHA-256 of a file that was last changed then and has so many bytes, if it is known.
+        """
+        rows = self._all("SELECT sha256 FROM hashes WHERE (path, changed, bytes) = (?, ?, ?)",
+                         path, changed, size)
+        return str(rows[0][0]) if rows else None
+
+    def keep_hash(self, path: str, changed: int, size: int, sha256: str) -> None:
+        """Keep the SHA-256 of a file."""
+        with self.transaction() as base:
+            base.execute("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)",
+                         (path, changed, size, sha256))
 
 
 def _job(row: tuple[Any, ...]) -> JobRecord:
@@ -303,7 +344,8 @@ def _job(row: tuple[Any, ...]) -> JobRecord:
 
 def _picture(row: tuple[Any, ...]) -> PictureRecord:
     found = dict(zip(PICTURE.split(", "), row, strict=True))
-    return PictureRecord(**found | {"seed": int(found["seed"])})
+    return PictureRecord(**found | {"seed": int(found["seed"]),
+                                    "favourite": bool(found["favourite"])})
 
 
 PICTURE_KEYS = ("image", "mask", "picture")

@@ -21,10 +21,19 @@ from smalti.server.guard import BODY_BYTES_MAX, problem, too_large
 from smalti.server.queue import QueueFullError, QueueStateError, UnknownJobError
 from smalti.server.site import Site
 
+Schema = dict[str, Any]
+
 BODY_SECONDS_MAX = 60.0
 """In which the content of a request must have come, so that nobody holds connections open."""
 RETRY_SECONDS = 5
 """After which a client that was told that the queue is full may ask again."""
+
+
+LISTED = 100
+LISTED_MAX = 1000
+"""Jobs or pictures of one answer, where nothing else is asked for, and at most."""
+WHOLE: Schema = {"type": "integer", "minimum": 1}
+LIMIT: Schema = {**WHOLE, "maximum": LISTED_MAX, "default": LISTED}
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,6 @@ class Asking:
 
 
 Answer = Callable[[Site, Asking], Any]
-Schema = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -118,6 +126,20 @@ def answered(answer: Callable[[], Any]) -> Any:
         return problem(429, "QueueFull", str(error), {"retry-after": str(RETRY_SECONDS)})
     except sqlite3.OperationalError as error:
         return problem(507, "OutputError", f"the queue cannot be written: {error}")
+
+
+def only(body: Mapping[str, Any], *known: str) -> None:
+    """Raise InputError where a body says something else."""
+    from smalti.diffusion.keywords import check_known
+
+    check_known(body, known)
+
+
+def told_whether(name: str, value: object) -> bool:
+    """What a body says by true or false. Raises InputError."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} is {value!r:.80}; expected true or false")
+    return value
 
 
 async def read_json(request: Request) -> dict[str, Any] | Response:

@@ -3,13 +3,14 @@
     OUTPUT/2026-11-22/165533-3f9ac01b77d2-1.png     the time of asking, the job, the number
 
 The name of a file is known before it is made, so a job that is made again, because the process was
-killed, writes the same files.
+killed, writes the same files. Small ones lie in `OUTPUT/.thumbnails`, which may be deleted.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,13 @@ from smalti.server.archive import JobRecord, PictureRecord
 
 if TYPE_CHECKING:
     from smalti.diffusion.result import Result
+    from smalti.server.thumbnails import Thumbnails
+
+THUMBNAILS = ".thumbnails"
+"""The folder of small pictures, below that of results."""
+THUMBNAIL_SIDE = 384
+"""Pixels of a thumbnail, at most: sharp on screens of twice the usual density, four in a row."""
+
 
 class Gallery:
     """The folder of results. Raises OutputError where it cannot be made."""
@@ -25,6 +33,13 @@ class Gallery:
     def __init__(self, root: Path) -> None:
         self.root = root
         _made(root)
+
+    @cached_property
+    def thumbnails(self) -> Thumbnails:
+        """The small pictures."""
+        from smalti.server.thumbnails import Thumbnails
+
+        return Thumbnails(self.root / THUMBNAILS)
 
     def write(self, job: JobRecord, result: Result) -> list[PictureRecord]:
         """Write the pictures of a job; all of them, or none. Raises OutputError."""
@@ -55,10 +70,33 @@ class Gallery:
         for each in folder.glob(f"{stem(job)}-*.part") if folder.is_dir() else ():
             each.unlink(missing_ok=True)
 
+    def thumbnail(self, picture: PictureRecord) -> bytes | None:
+        """A picture in small, as WebP; None where its file is gone. Raises InputError for a file
+        that is no picture any more."""
+        path = self.file(picture)
+        return None if path is None else (
+            self.thumbnails.of(path, _name(picture), THUMBNAIL_SIDE))
+
+    def delete(self, picture: PictureRecord) -> None:
+        """Delete the file of a picture; a link is deleted, not what it leads to. Raises
+        OutputError."""
+        path = self.root / picture.path
+        if path.parent.resolve().is_relative_to(self.root.resolve()):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise OutputError(f"{path} cannot be deleted: {error.strerror or error}") from None
+        self.thumbnails.forget(_name(picture))
+
     def file(self, picture: PictureRecord) -> Path | None:
         """The file of a picture; None where it is gone, or leads out of the folder."""
         path = (self.root / picture.path).resolve()
         return path if path.is_relative_to(self.root.resolve()) and path.is_file() else None
+
+
+def _name(picture: PictureRecord) -> str:
+    """What the thumbnail of a picture is kept under."""
+    return picture.path.removesuffix(".png")
 
 
 def day(job: JobRecord) -> str:

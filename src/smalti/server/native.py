@@ -1,4 +1,4 @@
-"""Smalti's own API, `/api/*`: jobs, pictures, models, devices, options, and its description."""
+"""Smalti's own API, `/api/*`: jobs, models, devices, options, pictures, and its description."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from smalti import __version__
 from smalti.errors import InputError
-from smalti.server.archive import QUEUED, STATES, JobRecord, PictureRecord
-from smalti.server.endpoint import Asking, Endpoint, EventStream, Schema
+from smalti.server import native_pictures
+from smalti.server.archive import QUEUED, STATES, JobRecord
+from smalti.server.endpoint import (
+    LIMIT,
+    LISTED,
+    LISTED_MAX,
+    WHOLE,
+    Asking,
+    Endpoint,
+    EventStream,
+    Schema,
+    only,
+    told_whether,
+)
 from smalti.server.guard import problem
 from smalti.server.queue import QUEUE_MAX, UnknownJobError
 from smalti.server.site import Site
-from smalti.server.told import job_told, picture_told, places
-
-LISTED = 100
-LISTED_MAX = 1000
-"""Jobs or pictures of one answer, where nothing else is asked for, and at most."""
-IDS_MAX = (1 << 63) - 1
-"""What SQLite counts to."""
-SEARCH_WORDS_MAX = 20
-"""Of a search in the gallery: a prompt rarely has more, and each is looked for in every text."""
-WHOLE: Schema = {"type": "integer", "minimum": 1}
+from smalti.server.told import job_told, places
 
 
 def one(site: Site, job: JobRecord) -> dict[str, Any]:
@@ -75,7 +78,7 @@ def cancel_job(site: Site, call: Asking) -> Any:
 
 def retry_job(site: Site, call: Asking) -> Any:
     """Ask for the same again."""
-    _only(call.body)
+    only(call.body)
     return one(site, site.queue.retry(call.path["id"]))
 
 
@@ -83,7 +86,7 @@ def move_job(site: Site, call: Asking) -> Any:
     """Put a job at another place in the queue."""
     from smalti.diffusion.kinds import WholeKind
 
-    _only(call.body, "place")
+    only(call.body, "place")
     place = WholeKind(1, QUEUE_MAX).checked("place", call.body.get("place"))
     site.queue.job(call.path["id"])
     return one(site, site.queue.move(call.path["id"], place))
@@ -91,58 +94,10 @@ def move_job(site: Site, call: Asking) -> Any:
 
 def pause_jobs(site: Site, call: Asking) -> Any:
     """Begin no more jobs, or go on."""
-    _only(call.body, "paused")
-    paused = call.body.get("paused", True)
-    if not isinstance(paused, bool):
-        raise InputError(f"paused is {paused!r:.80}; expected true or false")
+    only(call.body, "paused")
+    paused = told_whether("paused", call.body.get("paused", True))
     site.queue.pause(paused)
     return {"paused": paused}
-
-
-def _only(body: dict[str, Any], *known: str) -> None:
-    """Raise InputError where a body says something else."""
-    from smalti.diffusion.keywords import check_known
-
-    check_known(body, known)
-
-
-def list_pictures(site: Site, call: Asking) -> Any:
-    """Pictures, the newest first."""
-    from smalti.server.asked import whole
-
-    search = call.query.get("search", "")
-    if len(search.split()) > SEARCH_WORDS_MAX:
-        raise InputError(f"search has {len(search.split())} words; expected at most "
-                         f"{SEARCH_WORDS_MAX}")
-    return {"pictures": [picture_told(each) for each in site.archive.pictures(
-        job=call.query.get("job", ""), search=search,
-        before=whole("before", call.query.get("before", "0"), 0, IDS_MAX),
-        limit=whole("limit", call.query.get("limit", str(LISTED)), 1, LISTED_MAX))]}
-
-
-def _picture(site: Site, call: Asking) -> PictureRecord:
-    from smalti.server.asked import whole
-
-    found = site.archive.picture(whole("the id of a picture", call.path["id"], 1, IDS_MAX))
-    if found is None:
-        raise UnknownJobError(f"there is no picture {call.path['id']:.40}")
-    return found
-
-
-def get_picture(site: Site, call: Asking) -> Any:
-    """One picture, and how it was made."""
-    return picture_told(_picture(site, call))
-
-
-def get_picture_file(site: Site, call: Asking) -> Response:
-    """The file of a picture, as it lies in the folder of results."""
-    found = _picture(site, call)
-    path = site.gallery.file(found)
-    if path is None:
-        return problem(404, "NotFound", f"the file of the picture {found.id} is gone")
-    return FileResponse(path, media_type="image/png", filename=path.name,
-                        content_disposition_type="inline",
-                        headers={"cache-control": "private, max-age=31536000, immutable"})
 
 
 def list_models(site: Site, call: Asking) -> Any:
@@ -175,27 +130,6 @@ def get_options(site: Site, call: Asking) -> Any:
     return request_body()
 
 
-def read_metadata(site: Site, call: Asking) -> Any:
-    """The settings that a picture carries, as a request that makes it again."""
-    from smalti.diffusion.metadata import carried, parse
-    from smalti.diffusion.option_text import read
-    from smalti.server.asked import as_json, read_picture
-
-    _only(call.body, "picture")
-    with read_picture(call.body.get("picture"), "picture") as picture:
-        text = carried(picture)
-    if not text:
-        raise InputError("the picture carries no settings; expected one with a `parameters` text, "
-                         "as Smalti, A1111 and others write it")
-    found = read(parse(text))
-    return {"text": text, "options": {name: as_json(value)
-                                      for name, value in found.options.items()},
-            "model": found.model, "version": found.version, "missing": found.missing,
-            "unknown": found.unknown,
-            "loras": [{"name": each.name, "weight": each.weight, "text_weight": each.text_weight}
-                      for each in found.adapters]}
-
-
 def describe_api(site: Site, call: Asking) -> Any:
     """This API as an OpenAPI document, made of the records that it is made of."""
     from smalti.server.openapi import document
@@ -218,17 +152,7 @@ def _pause_body() -> Schema:
             "properties": {"paused": {"type": "boolean", "default": True}}}
 
 
-def _picture_body() -> Schema:
-    return {"type": "object", "required": ["picture"], "additionalProperties": False,
-            "properties": {"picture": {"type": "string", "contentEncoding": "base64"}}}
-
-
-LIMIT: Schema = {**WHOLE, "maximum": LISTED_MAX, "default": LISTED}
 STATE: Schema = {"type": "string", "enum": list(STATES)}
-PAGE: dict[str, Schema] = {
-    "job": {"type": "string"}, "search": {"type": "string"}, "limit": LIMIT,
-    "before": {"type": "integer", "minimum": 0, "maximum": IDS_MAX}}
-
 ENDPOINTS = (
     Endpoint("POST", "/api/jobs", "Ask for a picture", create_job, body=request_body, status=201,
              result="Job"),
@@ -242,18 +166,11 @@ ENDPOINTS = (
              body=_place_body, result="Job"),
     Endpoint("POST", "/api/jobs/{id}/retry", "Ask for the same again", retry_job, status=201,
              result="Job"),
-    Endpoint("GET", "/api/pictures", "Pictures, the newest first", list_pictures, query=PAGE,
-             result="Pictures"),
-    Endpoint("GET", "/api/pictures/{id}", "One picture, and how it was made", get_picture,
-             result="Picture"),
-    Endpoint("GET", "/api/pictures/{id}/file", "The file of a picture", get_picture_file,
-             result="image/png"),
+    *native_pictures.ENDPOINTS,
     Endpoint("GET", "/api/models", "All model files", list_models, result="Models"),
     Endpoint("GET", "/api/devices", "What pictures are made on", list_devices, result="Devices"),
     Endpoint("GET", "/api/options", "Everything that decides a picture", get_options,
              result="Schema"),
-    Endpoint("POST", "/api/metadata", "The settings that a picture carries", read_metadata,
-             body=_picture_body, result="Metadata"),
     Endpoint("GET", "/api/openapi.json", "This document", describe_api, result="Schema"),
     Endpoint("GET", "/internal/ping", "Whether the server is there", ping, result="Schema",
              quick=True),

@@ -33,8 +33,9 @@ SCHEMAS: dict[str, Schema] = {
     "Progress": _object(step=WHOLE, steps=WHOLE, doing=TEXT,
                         seconds_left={"type": ["number", "null"]}),
     "Picture": _object(id=WHOLE, job=TEXT, created=NUMBER, width=WHOLE, height=WHOLE, seed=WHOLE,
-                       model=TEXT, prompt=TEXT, file=TEXT,
+                       model=TEXT, prompt=TEXT, file=TEXT, favourite={"type": "boolean"},
                        text={**TEXT, "description": "All settings, as the file carries them."}),
+    "Deleted": _object(id=WHOLE),
     "Pictures": _object(pictures=_list("Picture")),
     "Job": _object(
         id=TEXT, state={**TEXT, "enum": list(STATES)}, device={"type": ["string", "null"]},

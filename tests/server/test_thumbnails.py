@@ -1,0 +1,76 @@
+"""Thumbnails, favourites and deletion of the gallery."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from served import Client
+
+from smalti.errors import InputError
+from smalti.server.thumbnails import Thumbnails
+
+APPLE: dict[str, Any] = {"prompt": "a red apple", "model": "tiny", "steps": 1}
+
+
+def test_a_thumbnail_is_made_once(tmp_path: Path) -> None:
+    Image.new("RGB", (1000, 500), "red").save(tmp_path / "a.png")
+    thumbnails = Thumbnails(tmp_path / "small")
+    content = thumbnails.of(tmp_path / "a.png", "day/a", 384)
+    with Image.open(io.BytesIO(content)) as picture:
+        assert (picture.format, picture.size) == ("WEBP", (384, 192))
+    (tmp_path / "a.png").unlink()
+    assert thumbnails.of(tmp_path / "a.png", "day/a", 384) == content
+    assert [each.name for each in (tmp_path / "small").rglob("*.*")] == ["a.webp"]
+    thumbnails.forget("day/a")
+    with pytest.raises(InputError, match="a.png cannot be read as a picture"):
+        thumbnails.of(tmp_path / "a.png", "day/a", 384)
+
+
+def test_where_a_thumbnail_cannot_be_kept_it_is_made_again(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 4), "red").save(tmp_path / "a.png")
+    (tmp_path / "small").write_bytes(b"no folder")
+    thumbnails = Thumbnails(tmp_path / "small")
+    assert thumbnails.of(tmp_path / "a.png", "a", 384) == thumbnails.of(
+        tmp_path / "a.png", "a", 384)
+
+
+def test_pictures_are_favourites_and_are_deleted(client: Client) -> None:
+    job = client.made(**APPLE, batch_size=2)
+    first, second = job["pictures"]
+    at = f"/api/pictures/{first['id']}"
+    assert first["favourite"] is False
+    marked = client.post(f"{at}/favourite", {"favourite": True}).json
+    assert marked == {**first, "favourite": True} == client.get(at).json
+    assert client.get("/api/pictures?favourite=true").json["pictures"] == [marked]
+    assert second in client.get("/api/pictures?favourite=false").json["pictures"]
+    assert "expected true or false" in client.get("/api/pictures?favourite=1").json["message"]
+    small = client.get(f"{at}/thumbnail")
+    assert small.headers["content-type"] == "image/webp" and "immutable" in (
+        small.headers["cache-control"])
+    record = client.site.archive.picture(first["id"])
+    assert record is not None
+    path = client.site.gallery.root / record.path
+    kept = client.site.gallery.root / ".thumbnails" / Path(record.path).with_suffix(".webp")
+    assert path.is_file() and kept.is_file()
+    assert client.ask("DELETE", at).json == {"id": first["id"]}
+    assert not path.exists() and not kept.exists()
+    assert client.get(at).status == client.get(f"{at}/thumbnail").status == 404
+    assert client.ask("DELETE", at).status == 404
+    assert client.get(f"/api/jobs/{job['id']}").json["pictures"] == [second]
+
+
+def test_what_a_link_leads_to_is_not_deleted(client: Client, tmp_path: Path) -> None:
+    (picture,) = client.made(**APPLE)["pictures"]
+    record = client.site.archive.picture(picture["id"])
+    assert record is not None
+    path, other = client.site.gallery.root / record.path, tmp_path / "other.png"
+    other.write_bytes(path.read_bytes())
+    path.unlink()
+    path.symlink_to(other)
+    assert client.get(f"/api/pictures/{picture['id']}/thumbnail").status == 404
+    assert client.ask("DELETE", f"/api/pictures/{picture['id']}").status == 200
+    assert other.is_file() and not path.is_symlink()
