@@ -8,6 +8,7 @@
 | `SMALTI_SHOW`    | comma-separated stages to print: passes, graph, fused, kernel, schedule, asm |
 | `SMALTI_TARGET`  | x86 feature level: avx2, avx512, avx512_bf16; default: the best of this CPU  |
 | `SMALTI_DOCTOR`  | off: GPUs are not checked when they are first used; default: on              |
+| `SMALTI_TOKEN`   | what clients of `smalti serve` have to send; default: nothing                |
 """
 
 from __future__ import annotations
@@ -29,6 +30,16 @@ STAGES = ("passes", "graph", "fused", "kernel", "schedule", "asm")
 def _variable(name: str) -> str | None:
     """The text of a variable of the environment; None where it is not set, or empty."""
     return os.environ.get(name) or None
+
+
+def token() -> str | None:
+    """What clients of the server have to send: `SMALTI_TOKEN`."""
+    return _variable("SMALTI_TOKEN")
+
+
+def expanded(path: str) -> str:
+    """A path with `~` and variables of the environment in it, as shells and ComfyUI read it."""
+    return os.path.expandvars(os.path.expanduser(path))
 
 
 def threads() -> int:

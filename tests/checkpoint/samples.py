@@ -1,6 +1,10 @@
 """A tiny SD 1.x checkpoint, as a single file and as a diffusers folder, made from the table."""
 
+import json
+from pathlib import Path
+
 import numpy as np
+from safetensors.numpy import save_file
 
 from smalti.families.expected import expected_tensors
 from smalti.models.config import ClipTextConfig, ModelConfig, UNetConfig, VaeConfig
@@ -101,3 +105,20 @@ def folder_weights(weights: dict[str, np.ndarray], component: str) -> dict[str, 
             value = value[:, :, 0, 0]
         renamed[name] = np.ascontiguousarray(value)
     return renamed
+
+
+def write_folder(folder: Path, weights: dict[str, np.ndarray]) -> Path:
+    """The tiny model as a folder of diffusers."""
+    for component, config in CONFIGS.items():
+        (folder / component).mkdir(parents=True)
+        stem = "model" if component == "text_encoder" else "diffusion_pytorch_model"
+        suffix = ".fp16" if component == "unet" else ""
+        path = folder / component / f"{stem}{suffix}.safetensors"
+        save_file(folder_weights(weights, component), path)
+        (folder / component / "config.json").write_text(json.dumps(config))
+    for place in ("scheduler", "tokenizer"):
+        (folder / place).mkdir()
+    (folder / "scheduler" / "scheduler_config.json").write_text(json.dumps(SCHEDULER))
+    index = {"_class_name": "StableDiffusionPipeline"}
+    (folder / "model_index.json").write_text(json.dumps(index))
+    return folder

@@ -40,20 +40,6 @@ def test_other_names_are_refused(models: Path, name: object, said: str) -> None:
         ModelFolders([models]).named(name, MODEL)
 
 
-def test_layouts_of_comfyui_and_the_hub_are_found(tmp_path: Path, model_path: Path) -> None:
-    blob = tmp_path / "hub" / "models--a--b" / "blobs" / "0123"
-    blob.parent.mkdir(parents=True)
-    shutil.copy(model_path, blob)
-    link = tmp_path / "hub" / "models--a--b" / "snapshots" / "9" / "b.safetensors"
-    link.parent.mkdir(parents=True)
-    link.symlink_to(blob)
-    (tmp_path / "comfy" / "checkpoints").mkdir(parents=True)
-    shutil.copy(model_path, tmp_path / "comfy" / "checkpoints" / "c.safetensors")
-    (tmp_path / "comfy" / "loop").symlink_to(tmp_path / "comfy")
-    names = [each.name for each in ModelFolders([tmp_path / "comfy", tmp_path / "hub"]).all()]
-    assert names[1:] == ["c.safetensors", "models--a--b/snapshots/9/b.safetensors"]
-
-
 def test_only_what_is_new_is_opened(models: Path, tmp_path: Path, model_path: Path) -> None:
     folders = ModelFolders([tmp_path])
     before = folders.all()

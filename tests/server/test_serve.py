@@ -17,6 +17,8 @@ from click.testing import CliRunner
 from served import SECONDS
 
 from smalti.cli.main import root
+from smalti.cli.serve import asked_token
+from smalti.errors import InputError
 
 LATE = ("numpy", "PIL", "onnx", "smalti.runtime", "smalti.diffusion")
 """What takes long to load, and the first answer needs nothing of."""
@@ -101,8 +103,25 @@ def test_what_takes_long_is_loaded_when_a_picture_is_asked_for(
     assert not {*LATE} & {*loaded}
 
 
+def test_a_token_need_not_be_in_the_list_of_processes(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("of the file\r\nnot this\n")
+    monkeypatch.setenv("SMALTI_TOKEN", "of the environment")
+    assert [asked_token("given", None), asked_token(None, file), asked_token(None, None)] == [
+        "given", "of the file", "of the environment"]
+    monkeypatch.setenv("SMALTI_TOKEN", "")
+    assert asked_token(None, None) is None
+    file.write_text("\n")
+    with pytest.raises(InputError, match="has no token in its first line"):
+        asked_token(None, file)
+
+
 @pytest.mark.parametrize(("arguments", "said"), [
     (["--models", "none"], "--models none is no folder"),
+    (["--models", "none.yaml"], "none.yaml cannot be read"),
+    (["--token", "a", "--token-file", "b"], "both given"),
+    (["--token-file", "b"], "--token-file b cannot be read"),
     (["--host", "0.0.0.0"], "give a token of at least 8 characters"),
     (["--device", "vulkan:99"], "no device is named 'vulkan:99'"),
     (["--device", "cpu", "--device", "cpu"], "given twice"),

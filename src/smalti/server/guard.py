@@ -115,7 +115,7 @@ class Guard:
     def _is_known(self, given: str) -> bool:
         """Whether an Authorization header has the token, compared in constant time."""
         scheme, _, value = given.partition(" ")
-        secret = value.strip().encode()
+        secret = value.strip().encode("latin-1")  # the bytes that were sent
         if scheme.lower() == "basic":
             try:
                 secret = base64.b64decode(secret, validate=True).partition(b":")[2]

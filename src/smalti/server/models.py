@@ -1,33 +1,26 @@
 """Model files in the folders that people have, known by name; nothing of their weights is read.
 
-What a file is, is seen in the names and shapes that it holds, so folders may be laid out as those
-of A1111 (`models/Stable-diffusion`), of ComfyUI (`models/checkpoints`), or in any other way. A
-request never says a path: it says a name, which is looked up here.
+What a file is, is seen in the names and shapes that it holds, so folders may be laid out in any way
+(`smalti.server.folders`). A request never says a path: it says a name, which is looked up here.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+import sys
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from smalti import checkpoint
 from smalti.checkpoint import Report
 from smalti.diffusion.pipeline import SHIPPED_MODEL
 from smalti.errors import CheckpointError, InputError
+from smalti.server.folders import INDEX, SUFFIXES, Candidate, found_files, roots
 
-MODEL = "model"
-SUFFIXES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin", ".gguf", ".sft")
-"""Endings of files that may hold weights."""
-INDEX = "model_index.json"
-"""What makes a folder a model of diffusers."""
-HOMES = ("stable-diffusion", "checkpoints", "diffusion_models", "unet", "diffusers", "vae", "lora",
-         "loras", "lycoris", "embeddings", "controlnet", "esrgan", "realesrgan", "upscale_models",
-         "text_encoders", "text-encoder", "clip", "vae_approx", "vae-approx")
-"""Folders of A1111, ComfyUI and Easy Diffusion that the name of a file does not repeat."""
+MODEL, UNKNOWN = "model", "unknown"
 
 
 @dataclass(frozen=True)
@@ -50,31 +43,61 @@ class ModelFile:
     problem: str
     defaults: dict[str, float | int | str]
 
+    @property
+    def stem(self) -> str:
+        """The last part of the name, without the ending of a file of weights."""
+        last = self.name.rpartition("/")[2]
+        stem, ending = os.path.splitext(last)
+        return stem if ending.lower() in SUFFIXES else last
+
 
 class ModelFolders:
-    """The models in some folders, and the one that ships with Smalti, which is always there."""
+    """The models in some folders, and the one that ships with Smalti, which is always there.
 
-    def __init__(self, folders: Sequence[str | Path] = ()) -> None:
-        self.folders = [Path(each) for each in folders]
+    `given` are folders, and files like ComfyUI's `extra_model_paths.yaml`. What is left out of
+    them, and why, is told once to `warn`; `warnings` are those of the last look.
+    """
+
+    def __init__(self, given: Sequence[str | Path] = (),
+                 warn: Callable[[str], None] | None = None) -> None:
+        self.given = [Path(each) for each in given]
+        self.warnings: list[str] = []
+        self._warn = warn or to_log
+        self._told: set[str] = set()
         self._turn = threading.Lock()
         self._seen: dict[tuple[str, Path, int, int], ModelFile] = {}
 
     def all(self) -> list[ModelFile]:
         """Everything that is there now, the shipped model first; only what is new is opened."""
         with self._turn:
-            seen, names = {}, set()
-            for name, path in [(SHIPPED_MODEL.name, SHIPPED_MODEL), *self._paths()]:
-                if name in names:
-                    continue
+            warnings: list[str] = []
+            searched = roots(self.given, warnings.append)
+            seen: dict[tuple[str, Path, int, int], ModelFile] = {}
+            found: dict[tuple[str, str], ModelFile] = {}
+            shipped = Candidate(SHIPPED_MODEL.name, SHIPPED_MODEL, "smalti")
+            for each in [shipped, *found_files(searched, warnings.append, SHIPPED_MODEL)]:
                 try:
-                    state = (path / INDEX if path.is_dir() else path).stat()
+                    state = (each.path / INDEX if each.path.is_dir() else each.path).stat()
                 except OSError:
                     continue  # it went while it was listed
-                key = name, path, state.st_mtime_ns, state.st_size
-                seen[key] = self._seen.get(key) or described(name, path)
-                names.add(name)
+                key = each.name, each.path, state.st_mtime_ns, state.st_size
+                file = seen[key] = self._seen.get(key) or described(each.name, each.path)
+                if (file.kind, file.name) in found:  # that of another folder, which came before
+                    file = replace(file, name=f"{each.title}/{file.name}")
+                if file.kind == UNKNOWN and not file.title:
+                    warnings.append(f"{file.name} is not used: {file.problem}")
+                found.setdefault((file.kind, file.name), file)
             self._seen = seen
-            return list(seen.values())
+            self._tell(warnings)
+            return list(found.values())
+
+    def _tell(self, warnings: list[str]) -> None:
+        """Keep what is to be warned of, and say what is new of it."""
+        self.warnings = list(dict.fromkeys(warnings))
+        for text in self.warnings:
+            if text not in self._told:
+                self._told.add(text)
+                self._warn(text)
 
     def of_kind(self, kind: str) -> list[ModelFile]:
         """All files of a kind."""
@@ -88,51 +111,26 @@ class ModelFolders:
         if not isinstance(name, str):
             raise InputError(f"a {kind} is given as {name!r:.80}; expected its name")
         files = self.of_kind(kind)
+        wanted = name.replace("\\", "/")  # as programs on Windows know a file in a folder
         for spelled in (lambda each: each.name, lambda each: os.path.splitext(each.name)[0],
-                        lambda each: each.path.stem):
-            found = [each for each in files if spelled(each) == name]
+                        lambda each: each.stem):
+            found = [each for each in files if spelled(each) in (name, wanted)]
             if len(found) == 1:
                 return found[0]
-        stems = {each.path.stem: each.name for each in files}
+        stems = {each.stem: each.name for each in files}
         near = [stems[stem] for stem in difflib.get_close_matches(Path(name).stem, stems, n=3)]
         known = near or [each.name for each in files[:10]]
         raise InputError(f"no {kind} is named {name!r:.200}; " + (
             f"{'near' if near else 'known'} ones: {', '.join(known)}" if known else
-            f"there is none in the folders that are served: {self._told()}"))
+            f"there is none in the folders that are served: {self._where()}"))
 
-    def _told(self) -> str:
-        return ", ".join(map(str, self.folders)) or "none; give --models FOLDER"
-
-    def _paths(self) -> Iterator[tuple[str, Path]]:
-        """Names and places of what may be a model."""
-        entered: set[str] = set()
-        for root in self.folders:
-            for folder, inner, files in os.walk(root, followlinks=True):
-                real = os.path.realpath(folder)
-                if real in entered:  # a link in a circle, or a folder inside another
-                    inner.clear()
-                    continue
-                entered.add(real)
-                inner[:] = sorted(each for each in inner if not each.startswith("."))
-                if INDEX in files:
-                    inner.clear()
-                    yield name_of(root, Path(folder)), Path(folder)
-                    continue
-                for file in sorted(files):
-                    if os.path.splitext(file)[1].lower() in SUFFIXES:
-                        yield name_of(root, Path(folder) / file), Path(folder) / file
+    def _where(self) -> str:
+        return ", ".join(map(str, self.given)) or "none; give --models FOLDER"
 
 
-def name_of(root: Path, path: Path) -> str:
-    """What a file is called: its path below the folder of its kind, or below `root`.
-
-    >>> name_of(Path("a"), Path("a/models/Stable-diffusion/anime/b.safetensors"))
-    'anime/b.safetensors'
-    """
-    parts = path.relative_to(root).parts or (path.name,)
-    homes = [at for at, part in enumerate(parts[:-1]) if part.lower() in HOMES]
-    name = "/".join(parts[homes[0] + 1:] if homes else parts)
-    return name.encode("utf-8", "replace").decode()  # a file name need not be text
+def to_log(text: str) -> None:
+    """Say a warning where the server's log goes."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def described(name: str, path: Path) -> ModelFile:
@@ -140,10 +138,10 @@ def described(name: str, path: Path) -> ModelFile:
     try:
         report = checkpoint.inspect(path)
     except (CheckpointError, OSError) as error:
-        return ModelFile(name, path, 0, "unknown", "", "", False, str(error), {})
+        return ModelFile(name, path, 0, UNKNOWN, "", "", False, str(error), {})
     kind = report.kind
     if kind is None:
-        return ModelFile(name, path, report.size_bytes, "unknown", "", "unknown", False,
+        return ModelFile(name, path, report.size_bytes, UNKNOWN, "", "unknown", False,
                          "it holds tensors of no known kind", {})
     problem = "" if report.loadable else _problem(report)
     config = report.config

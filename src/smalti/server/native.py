@@ -101,9 +101,11 @@ def pause_jobs(site: Site, call: Asking) -> Any:
 
 
 def list_models(site: Site, call: Asking) -> Any:
-    """All files in the folders of models, and the model that ships with Smalti."""
+    """All files in the folders of models, and the model that ships with Smalti; what is left out
+    of those folders is warned of."""
+    folders = site.folders()
     return {"models": [{name: value for name, value in asdict(each).items() if name != "path"}
-                       for each in site.folders().all()]}
+                       for each in folders.all()], "warnings": folders.warnings}
 
 
 def list_devices(site: Site, call: Asking) -> Any:

@@ -52,7 +52,7 @@ SCHEMAS: dict[str, Schema] = {
     "Paused": _object(paused={"type": "boolean"}),
     "Model": _object(name=TEXT, bytes=WHOLE, kind=TEXT, family=TEXT, title=TEXT,
                      usable={"type": "boolean"}, problem=TEXT, defaults={"type": "object"}),
-    "Models": _object(models=_list("Model")),
+    "Models": _object(models=_list("Model"), warnings={"type": "array", "items": TEXT}),
     "Device": _object(id=TEXT, name=TEXT, kind=TEXT, memory_bytes=WHOLE, cores=WHOLE),
     "Devices": _object(working={"type": "array", "items": TEXT}, devices=_list("Device")),
     "Metadata": _object(text=TEXT, options={"type": "object"}, model={"type": ["string", "null"]},

@@ -239,14 +239,14 @@ def sd_models(site: Site, call: Asking) -> Any:
     """All models that make pictures; what stands for a path is a name, too."""
     from smalti.server.models import MODEL
 
-    return [{"title": each.name, "model_name": each.path.stem, "hash": None, "sha256": None,
+    return [{"title": each.name, "model_name": each.stem, "hash": None, "sha256": None,
              "filename": each.name, "config": None}
             for each in site.folders().of_kind(MODEL) if each.usable]
 
 
 def loras(site: Site, call: Asking) -> Any:
     """All adapters, by the names that prompts give them."""
-    return [{"name": each.path.stem, "alias": each.path.stem, "path": each.name, "metadata": {}}
+    return [{"name": each.stem, "alias": each.stem, "path": each.name, "metadata": {}}
             for each in site.folders().of_kind("lora")]
 
 

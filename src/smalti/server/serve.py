@@ -107,8 +107,8 @@ def listening(host: str, port: int, token: str | None) -> socket.socket:
     has no token."""
     if not is_loopback(host) and (token is None or len(token) < TOKEN_CHARACTERS_MIN):
         raise InputError(f"--host {host} lets other computers in; give a token of at least "
-                         f"{TOKEN_CHARACTERS_MIN} characters with --token, which they have to "
-                         f"send")
+                         f"{TOKEN_CHARACTERS_MIN} characters with --token-file or SMALTI_TOKEN, "
+                         f"which they have to send")
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         found = socket.socket(family, socket.SOCK_STREAM)
