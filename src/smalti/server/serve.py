@@ -12,11 +12,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import Response
 
 from smalti.errors import InputError
-from smalti.server import native, sdapi
+from smalti.server import native, page_files, sdapi
 from smalti.server.guard import Guard, problem
 from smalti.server.site import Site
 
@@ -39,16 +38,10 @@ def application(site: Site, host: str = "127.0.0.1", token: str | None = None) -
     names = {"localhost", socket.gethostname(), *({host} if not is_address(host) else ())}
     guard = Middleware(Guard, names=names, token=token, open_to_others=not is_loopback(host))
     return Starlette(
-        routes=[Route("/", hello), *native.streams(site),
+        routes=[*page_files.routes(), *native.streams(site),
                 *(each.route(site) for each in native.ENDPOINTS), *sdapi.routes(site)],
         middleware=[guard], lifespan=lifespan,
         exception_handlers={HTTPException: refused, Exception: defect})
-
-
-async def hello(request: Request) -> Response:
-    """What a visitor of the address reads."""
-    return PlainTextResponse("Smalti makes pictures here. Its API is described at "
-                             "/api/openapi.json.\n")
 
 
 async def refused(request: Request, error: Exception) -> Response:

@@ -74,8 +74,8 @@ function Controls({ models }) {
     controls.value = [...controls.value, { model: models[0].name, picture, ...CONTROL }];
   };
   return html`<div class="picker">
-    ${controls.value.map((each, at) => html`<${ControlCard} key=${at} control=${each} models=${models}
-      change=${(values) => change(at, values)} remove=${() => remove(at)} />`)}
+    ${controls.value.map((each, at) => html`<${ControlCard} key=${at} control=${each}
+      models=${models} change=${(values) => change(at, values)} remove=${() => remove(at)} />`)}
     <${PictureField} take=${add} label="" />
   </div>`;
 }

@@ -1,6 +1,6 @@
 // Signals that hold pictures, kept in the browser's database, since they are too large for where
-// other settings are kept. So a reload has them, and other tabs have the same. Where a browser keeps
-// nothing (private windows), they are there until the page is closed.
+// other settings are kept. So a reload has them, and other tabs have the same. Where a browser
+// keeps nothing (private windows), they are there until the page is closed.
 
 import { effect, signal } from "./vendor/signals.js";
 

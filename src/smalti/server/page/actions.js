@@ -1,0 +1,216 @@
+// What the person can have done: make pictures, from the prompt and from other pictures.
+
+import { base64, get, pictureFile, post, query, remove } from "./api.js";
+import { asked, chosen, controls, dismissed, dropJob, followed, given, jobs, keepJob, models,
+  options, refused, running, say, sayAll, theme, usual, value, welcomed } from "./state.js";
+
+/** How far "a little different" goes towards other noise: the motif stays, details change. */
+const LITTLE = 0.15;
+/** How much of a picture "change" makes anew: its layout stays. */
+const CHANGED = 0.6;
+const LARGER = 2;
+const SEED_END = 2 ** 32;
+/** Requests with pictures, by the id of their job: the server tells requests without them. */
+const sent = new Map();
+const SENT_MAX = 20;
+
+const LOADED = ["model", "vae", "text_encoders", "loras", "device"];
+
+/** The request that Create sends. */
+export function request() {
+  const found = { ...asked.value, prompt: asked.value.prompt ?? "" };
+  if (given.value) {
+    found.image = given.value.image;
+    if (given.value.mask) found.mask = given.value.mask;
+  } else {
+    for (const name of ["strength", "mask_blur", "only_masked", "padding", "extend"]) {
+      delete found[name];
+    }
+  }
+  if (controls.value.length) found.controls = controls.value;
+  if (!found.variation_strength) delete found.variation_seed;
+  return found;
+}
+
+/** Ask for a picture; the stage shows it. Whatever is refused stands beside the prompt. */
+export async function create(wanted = request()) {
+  refused.value = null;
+  try {
+    const job = await post("/api/jobs", wanted);
+    if (wanted.image || wanted.controls) {
+      sent.set(job.id, wanted);
+      if (sent.size > SENT_MAX) sent.delete(sent.keys().next().value);
+    }
+    if (!jobs.value.has(job.id)) keepJob(job);
+    chosen.value = null;
+    followed.value = job.id;
+    welcomed.value = true;
+  } catch (error) {
+    refused.value = { message: error.message };
+  }
+}
+
+/** Do something that the server may refuse; what it says then stands beside the prompt. */
+export async function attempt(action) {
+  refused.value = null;
+  try {
+    return await action();
+  } catch (error) {
+    refused.value = { message: error.message };
+    return null;
+  }
+}
+
+/** The request that made a picture, with the seed that it was made with. */
+export async function requestOf(picture) {
+  const whole = sent.get(picture.job);
+  const job = whole ? { request: whole } : jobs.value.get(picture.job)
+    ?? await get(`/api/jobs/${picture.job}`).catch(() => null);
+  const missing = job && ["image", "mask"].some((name) => job.request[name] === null);
+  if (job && !missing) {
+    return { ...job.request, seed: picture.seed, batch_size: job.request.batch_size ?? 1 };
+  }
+  const { request: read } = await carried(picture);
+  return read;
+}
+
+const read = new Map();
+
+/** The settings that a picture of the gallery carries: `{options, request, told}`. */
+export async function carried(picture) {
+  if (!read.has(picture.id)) {
+    const told = await metadata(await pictureFile(picture));
+    read.set(picture.id, { ...told, request: { ...told.request, seed: picture.seed } });
+  }
+  return read.get(picture.id);
+}
+
+/** The settings that the file of any picture carries, as a request; A1111's and ComfyUI's, too. */
+export async function metadata(file) {
+  const told = await post("/api/metadata", { picture: await base64(file) });
+  const found = { ...told.options };
+  const named = models.value.find((each) => each.kind === "model" && each.usable
+    && stem(each.name) === stem(told.model ?? ""));
+  if (named) found.model = named.name;
+  if (told.loras?.length) {
+    found.loras = told.loras.map((each) => ({ ...each, name: loraName(each.name) }));
+  }
+  for (const name of Object.keys(found)) {
+    if (found[name] === null || (!(name in options.value) && !LOADED.includes(name))) {
+      delete found[name];
+    }
+  }
+  return { told, request: found };
+}
+
+/** A name without folders and ending, as texts have it. */
+export function stem(name) {
+  return name.split("/").at(-1).replace(/\.(safetensors|ckpt|pt|pth|bin|gguf|sft)$/, "");
+}
+
+function loraName(name) {
+  return models.value.find((each) => each.kind === "lora" && stem(each.name) === stem(name))?.name
+    ?? name;
+}
+
+/** The same with other noise. */
+export const again = (picture) => attempt(async () => {
+  const wanted = await requestOf(picture);
+  delete wanted.variation_seed;
+  delete wanted.variation_strength;
+  await create({ ...wanted, seed: -1 });
+});
+
+/** The same with nearly the same noise. */
+export const different = (picture) => attempt(async () => create({
+  ...await requestOf(picture), batch_size: 1, variation_strength: LITTLE,
+  variation_seed: Math.floor(Math.random() * SEED_END) }));
+
+/** The same picture, larger, in a second pass. */
+export const larger = (picture) => attempt(async () => {
+  const wanted = { ...await requestOf(picture), batch_size: 1 };
+  await create({ ...wanted, hires: Math.min((wanted.hires ?? 1) * LARGER,
+    options.value.hires?.maximum ?? LARGER) });
+});
+
+/** Begin the next picture with this one. */
+export const change = (picture) => attempt(async () => {
+  given.value = { image: await base64(await pictureFile(picture)), mask: null,
+    width: picture.width, height: picture.height };
+  const { request: wanted } = await carried(picture);
+  sayAll({ prompt: wanted.prompt, strength: asked.value.strength ?? CHANGED });
+});
+
+/** Paint on a picture, or extend it; what comes back is what the next picture begins with. */
+export const edit = (picture) => attempt(async () => {
+  const { openEditor } = await import("./editor.js");
+  const made = await openEditor({ picture: picture.file, width: picture.width,
+    height: picture.height });
+  if (made) given.value = made;
+});
+
+/** Take over all settings of a request, instead of those that are said. */
+export function useAll(wanted) {
+  const next = {};
+  for (const [name, each] of Object.entries(wanted)) {
+    const own = name !== "prompt" && JSON.stringify(each) === JSON.stringify(usual(name));
+    if (each !== null && !["image", "mask", "controls"].includes(name) && !own) next[name] = each;
+  }
+  asked.value = { prompt: "", ...next };
+}
+
+/** Take over one setting; a size is two. */
+export function useOne(wanted, name) {
+  if (name === "width") sayAll({ width: wanted.width, height: wanted.height });
+  else say(name, wanted[name]);
+}
+
+/** End a job that waits or runs. */
+export const cancel = (id) => attempt(() => remove(`/api/jobs/${id}`));
+/** End the job that runs; of several, the one that began last. */
+export function stop() {
+  const last = running.value.at(-1);
+  if (last) cancel(last.id);
+}
+export const move = (id, place) => attempt(() => post(`/api/jobs/${id}/move`, { place }));
+export const pause = (yes) => attempt(() => post("/api/jobs/pause", { paused: yes }));
+
+/** Ask for a failed job again; it takes the place of the failed one. */
+export const retry = (id) => attempt(async () => {
+  const job = await post(`/api/jobs/${id}/retry`);
+  dismiss(id);
+  keepJob(job);
+  followed.value = job.id;
+  chosen.value = null;
+});
+
+const DISMISSED_MAX = 200; // ids that are remembered; failed jobs older than these are not shown
+
+/** Put a failed job away. */
+export function dismiss(id) {
+  dismissed.value = [...dismissed.value, id].slice(-DISMISSED_MAX);
+  dropJob(id);
+}
+
+/** Search the folders of models again. */
+export async function refreshModels() {
+  await attempt(() => post("/api/models/refresh"));
+  await loadModels();
+}
+
+export async function loadModels() {
+  models.value = (await get("/api/models")).models;
+}
+
+/** What is known of a model beside its line in the list. */
+export const aboutModel = (name) => get(query("/api/models/defaults", { name }));
+
+/** Light, dark, or as the system has it. */
+export function setTheme(name) {
+  theme.value = name;
+}
+
+/** A seed for the next picture, so that it can be told. */
+export function fixSeed() {
+  say("seed", value("seed") === -1 ? Math.floor(Math.random() * SEED_END) : -1);
+}

@@ -1,0 +1,184 @@
+// The row under the prompt: what differs from the model's own, the rest behind "more".
+
+import { useState } from "./vendor/hooks.js";
+import { fixSeed } from "./actions.js";
+import { AdapterChips } from "./adapters.js";
+import { ControlsChip } from "./controls.js";
+import { NumberField, Option, title, written } from "./fields.js";
+import { GivenChips } from "./given.js";
+import { about, asked, differs, ofKind, options, say, sayAll, usual, value } from "./state.js";
+import { Dialog, Dropdown, html, Icon, IconButton } from "./ui.js";
+
+/** Chips that are always there; others come when they differ from the model's own. */
+const FIRST = ["size", "steps", "guidance_scale", "seed", "batch_size"];
+/** Options with controls elsewhere: boxes, pictures, and what another chip has. */
+const ELSEWHERE = ["prompt", "negative_prompt", "width", "height", "image", "mask", "controls",
+  "loras", "model", "device", "extend"];
+/** Options that one chip has together, under the first of them. */
+const TOGETHER = {
+  sampler: ["sampler", "noise"],
+  hires: ["hires", "hires_upscaler", "hires_strength", "hires_steps"],
+  variation_strength: ["variation_strength", "variation_seed"],
+  strength: ["strength", "mask_blur", "only_masked", "padding"],
+  skip_layers: ["skip_layers", "skip_guidance"],
+};
+
+/** Titles of the groups that the schema has. */
+const GROUPS = { picture: "Picture", steps: "Steps", guidance: "Guidance", text: "Text",
+  image: "Given picture", variation: "Variation", larger: "Larger", parts: "Parts of the model" };
+
+/** The row of chips. */
+export function Chips() {
+  const [more, setMore] = useState(false);
+  const others = Object.keys(options.value).filter((name) => !ELSEWHERE.includes(name)
+    && !FIRST.includes(name) && differs(name));
+  const shown = new Set(others.map((name) => leader(name)));
+  const negative = asked.value.negative_prompt !== undefined;
+  return html`<div class="chips" role="group" aria-label="Settings">
+    <${SizeChip} />
+    ${["steps", "guidance_scale"].map((name) => html`<${Chip} name=${name} />`)}
+    <${SeedChip} />
+    <${Chip} name="batch_size" />
+    ${[...shown].map((name) => html`<${Chip} name=${name} />`)}
+    <${AdapterChips} />
+    <${GivenChips} />
+    <${ControlsChip} />
+    <button type="button" class="chip" aria-pressed=${negative} onClick=${() =>
+      say("negative_prompt", negative ? null : "")}><${Icon} name=${negative ? "check" : "add"} />
+      Negative prompt</button>
+    <button type="button" class="chip" aria-haspopup="dialog" onClick=${() => setMore(true)}>
+      <${Icon} name="sliders" />More</button>
+    ${Object.keys(asked.value).some((name) => differs(name) && name !== "prompt"
+      && name !== "model") && html`<button type="button" class="chip" onClick=${reset}>
+      Reset</button>`}
+    ${more && html`<${More} close=${() => setMore(false)} />`}
+  </div>`;
+}
+
+/** The chip that has an option. */
+function leader(name) {
+  const found = Object.entries(TOGETHER).find(([, names]) => names.includes(name));
+  return found ? found[0] : name;
+}
+
+/** Take back everything but the prompt and the model. */
+function reset() {
+  const { prompt, model, device, negative_prompt } = asked.value;
+  asked.value = { prompt, model, device, negative_prompt };
+  sayAll({});
+}
+
+/** An option, or several that belong together, as a chip. */
+function Chip({ name }) {
+  if (!options.value[name]) return null;
+  const names = TOGETHER[name] ?? [name];
+  const first = names.find((each) => differs(each)) ?? name;
+  const changed = names.some((each) => differs(each));
+  const text = written(first, value(first));
+  return html`<${Dropdown} className=${changed ? "chip changed" : "chip"}
+    title=${`${title(first)}: ${text}`}
+    label=${html`<span class="chip-name">${title(first)}</span> ${text}`}>
+    ${names.map((each) => html`<${Option} name=${each} />`)}<//>`;
+}
+
+function SeedChip() {
+  const seed = value("seed");
+  const random = seed === -1;
+  return html`<${Dropdown} className=${random ? "chip" : "chip changed"}
+    title=${`Seed: ${written("seed", seed)}`}
+    label=${html`<span class="chip-name">Seed</span> ${written("seed", seed)}`}>
+    <div class="option"><div class="option-head"><label for="option-seed">Seed</label>
+      <button type="button" class="quiet small" onClick=${fixSeed}>
+        ${random ? "Keep one" : "Random again"}</button></div>
+      <${NumberField} id="option-seed" name="seed" schema=${options.value.seed ?? {}}
+        value=${seed} change=${(next) => say("seed", next)} />
+      <p class="help">Which noise to start from. The same seed and settings make the same picture;
+        −1 draws a new one each time.</p></div>
+    <${Option} name="variation_strength" /><//>`;
+}
+
+/** Ratios of sides that the size chip offers. */
+const RATIOS = [[1, 1], [4, 3], [3, 2], [16, 9]];
+const GRID = 64; // pixels that sides of latent models are usually multiples of
+
+function SizeChip() {
+  const [width, height] = [value("width"), value("height")];
+  const changed = differs("width") || differs("height");
+  const text = width && height ? `${width} × ${height}` : "model's own";
+  return html`<${Dropdown} className=${changed ? "chip changed" : "chip"} title=${`Size: ${text}`}
+    label=${html`<span class="chip-name">Size</span> ${text}`}>
+    <div class="option"><div class="option-head"><span>Shape</span>
+      ${changed && html`<button type="button" class="quiet small"
+        onClick=${() => sayAll({ width: null, height: null })}>Reset to
+        ${usual("width")} × ${usual("height")}</button>`}</div>
+      <div class="shapes">${sizes().map((each) => html`<${Shape} ...${each} />`)}</div></div>
+    <div class="sides">
+      <${Option} name="width" help=${false} />
+      <${IconButton} icon="swap" label="Swap width and height"
+        onClick=${() => sayAll({ width: height, height: width })} />
+      <${Option} name="height" help=${false} />
+    </div><//>`;
+}
+
+/** One shape, drawn as it is. */
+function Shape({ width, height }) {
+  const pressed = value("width") === width && value("height") === height;
+  const longest = Math.max(width, height);
+  return html`<button type="button" class="shape" aria-pressed=${pressed}
+    onClick=${() => sayAll({ width, height })}>
+    <span class="shape-drawn" aria-hidden="true" style=${{ width: `${24 * width / longest}px`,
+      height: `${24 * height / longest}px` }}></span>${width} × ${height}</button>`;
+}
+
+/** Sizes that the model was made for; else shapes with as many pixels as its own size has. */
+function sizes() {
+  const told = about.value?.sizes;
+  if (told?.length) return told.map(([width, height]) => ({ width, height }));
+  const [width, height] = [usual("width") ?? 512, usual("height") ?? 512];
+  const side = Math.sqrt(width * height);
+  const grid = side >= 4 * GRID ? GRID : GRID / 2;
+  const near = (pixels) => Math.max(grid, Math.round(pixels / grid) * grid);
+  const found = RATIOS.flatMap(([long, short]) => {
+    const stretch = Math.sqrt(long / short);
+    const [wide, low] = [near(side * stretch), near(side / stretch)];
+    return wide === low ? [[wide, low]] : [[wide, low], [low, wide]];
+  });
+  return [...new Map(found.map((each) => [each.join(), each])).values()]
+    .map(([wide, high]) => ({ width: wide, height: high }));
+}
+
+/** Everything else that decides a picture, in the groups of the schema. */
+function More({ close }) {
+  const [search, setSearch] = useState("");
+  const near = search.toLowerCase();
+  const names = Object.keys(options.value).filter((name) => !ELSEWHERE.includes(name)
+    && `${title(name)} ${name} ${options.value[name].description}`.toLowerCase().includes(near));
+  const groups = Map.groupBy(names, (name) => options.value[name].group ?? "parts");
+  return html`<${Dialog} title="All settings" close=${close} className="more">
+    <input type="search" placeholder="Find a setting" aria-label="Find a setting" value=${search}
+      data-first onInput=${(event) => setSearch(event.target.value)} />
+    ${[...groups].map(([group, each]) => html`<section class="more-group">
+      <h3>${GROUPS[group] ?? group}</h3>
+      <div class="more-options">${each.map((name) => name === "vae" || name === "text_encoders"
+        || name === "hires_upscaler" ? html`<${FileOption} name=${name} />`
+        : html`<${Option} name=${name} />`)}</div></section>`)}
+    ${names.length === 0 && html`<p class="quiet-text">No setting has “${search}” in its name or in
+      what it is for.</p>`}<//>`;
+}
+
+const KINDS = { vae: "vae", text_encoders: "text-encoder", hires_upscaler: "esrgan" };
+
+/** An option that names files of a kind. */
+export function FileOption({ name }) {
+  const schema = options.value[name];
+  const several = schema.type === "array";
+  const now = several ? (asked.value[name] ?? [])[0] : asked.value[name];
+  const id = `option-${name}`;
+  return html`<div class="option"><div class="option-head"><label for=${id}>${title(name)}</label>
+    </div><select id=${id} value=${now ?? ""} onChange=${(event) => {
+      const chosen = event.target.value || null;
+      say(name, several && chosen ? [chosen] : chosen);
+    }}><option value="">${schema.usual ?? "the model's own"}</option>
+    ${ofKind(KINDS[name]).map((each) => html`<option value=${each.name}>${each.name}</option>`)}
+    </select><p class="help">${schema.description}</p></div>`;
+}

@@ -1,0 +1,135 @@
+// The line at the top: model, device, light or dark, help; on phones the way to queue and gallery.
+
+import { signal } from "./vendor/signals.js";
+import { useState } from "./vendor/hooks.js";
+import { refreshModels, setTheme } from "./actions.js";
+import { FilePicture } from "./adapters.js";
+import { CONTROL } from "./keys.js";
+import { asked, devices, jobs, model, models, ofKind, say, theme } from "./state.js";
+import { Dialog, Dropdown, html, Icon, IconButton, size } from "./ui.js";
+
+/** The sheet that is open on a phone: "", "queue" or "gallery". */
+export const sheet = signal("");
+const helped = signal(false);
+
+/** Show the keys, or hide them. */
+export function toggleHelp() {
+  helped.value = !helped.value;
+}
+
+export function Header() {
+  const busy = [...jobs.value.values()].filter((each) =>
+    each.state === "queued" || each.state === "running").length;
+  const open = (name) => () => { sheet.value = sheet.value === name ? "" : name; };
+  return html`<header class="header">
+    <h1 class="name"><img src="/page/icon.svg" alt="" />Smalti</h1>
+    <${ModelChip} />
+    <${DeviceChip} />
+    <span class="spring"></span>
+    <span class="only-narrow">
+      <button type="button" class="icon-button" aria-label=${`Queue, ${busy} jobs`} title="Queue"
+        aria-expanded=${sheet.value === "queue"} onClick=${open("queue")}><${Icon} name="queue" />
+        ${busy > 0 && html`<span class="badge">${busy}</span>`}</button>
+      <button type="button" class="icon-button" aria-label="Gallery" title="Gallery"
+        aria-expanded=${sheet.value === "gallery"} onClick=${open("gallery")}>
+        <${Icon} name="gallery" /></button>
+    </span>
+    <${ThemeChip} />
+    <${IconButton} icon="help" label="Help and keys" onClick=${toggleHelp} />
+    ${helped.value && html`<${Help} />`}
+  </header>`;
+}
+
+function ModelChip() {
+  const now = model.value;
+  const name = now ? nameOf(now) : "…";
+  return html`<${Dropdown} className="chip plain" title=${`Model: ${name}`} wide
+    label=${html`<${Icon} name="model" /><span class="cut">${name}</span><${Icon} name="down" />`}>
+    ${(close) => html`<${ChooseModel} close=${close} />`}<//>`;
+}
+
+/** What people call a model: the name of its file. */
+function nameOf(file) {
+  return file.name.split("/").at(-1).replace(/\.\w+$/, "");
+}
+
+function ChooseModel({ close }) {
+  const [search, setSearch] = useState("");
+  const found = ofKind("model").filter((each) =>
+    `${each.name} ${each.title}`.toLowerCase().includes(search.toLowerCase()));
+  const unknown = models.value.filter((each) => each.kind === "unknown").length;
+  return html`<div class="row"><input type="search" placeholder="Find a model" data-first
+      aria-label="Find a model" value=${search}
+      onInput=${(event) => setSearch(event.target.value)} />
+      <${IconButton} icon="again" label="Look for new files" onClick=${refreshModels} /></div>
+    <ul class="files">${found.map((each) => html`<li><button type="button" class="file"
+      aria-pressed=${each.name === model.value?.name} disabled=${!each.usable} onClick=${() => {
+        say("model", each.name === ofKind("model")[0].name ? null : each.name);
+        close();
+      }}><${FilePicture} file=${each} /><span class="file-text">
+        <span class="file-name">${nameOf(each)}</span>
+        <span class="quiet-text">${each.usable ? `${each.title}, ${size(each.bytes)}`
+          : each.problem}</span></span></button></li>`)}</ul>
+    <p class="help">${unknown > 0 && `${unknown} more files are of no known kind. `}Add models by
+      starting Smalti with <code>smalti serve --models FOLDER</code>; folders of A1111, Forge and
+      ComfyUI are understood.</p>`;
+}
+
+function DeviceChip() {
+  const working = devices.value.working;
+  const named = (id) => devices.value.devices.find((each) => each.id === id)?.name ?? id;
+  if (!working.length) return null;
+  const now = asked.value.device;
+  const text = now ? named(now) : working.length > 1 ? "any device" : named(working[0]);
+  return html`<${Dropdown} className="chip plain device" title=${`Device: ${text}`}
+    label=${html`<${Icon} name="device" /><span class="cut">${text}</span>`}>
+    ${(close) => html`<ul class="files">${[null, ...working].map((id) =>
+      (id || working.length > 1) && html`<li><button type="button" class="file"
+        aria-pressed=${(now ?? (working.length > 1 ? null : id)) === id} onClick=${() => {
+          say("device", working.length > 1 ? id : null);
+          close();
+        }}><span class="file-text"><span class="file-name">${id ? named(id) : "Any device"}</span>
+          <span class="quiet-text">${id ?? "whichever is free"}</span></span></button></li>`)}</ul>
+    <p class="help">Others are added with <code>smalti serve --device ID</code>; <code>smalti
+      devices</code> lists them.</p>`}<//>`;
+}
+
+const THEMES = { system: "As the system", light: "Light", dark: "Dark" };
+
+function ThemeChip() {
+  return html`<${Dropdown} className="icon-button" title="Light or dark"
+    label=${html`<${Icon} name="theme" />`}>${(close) => html`<ul class="files">
+      ${Object.entries(THEMES).map(([name, text]) => html`<li><button type="button" class="file"
+        aria-pressed=${theme.value === name} onClick=${() => {
+          setTheme(name);
+          close();
+        }}>${text}</button></li>`)}</ul>`}<//>`;
+}
+
+const KEYS = [
+  [[CONTROL, "Enter"], "create a picture"], [["Esc"], "stop the picture that is made"],
+  [["←", "→"], "newer and older pictures"], [["A"], "again, with other noise"],
+  [["D"], "a little different"], [["F"], "mark as favourite"], [["/"], "search the gallery"],
+  [["?"], "this help"],
+];
+const WRITING = [
+  ["(word:1.3)", "counts 1.3 times as much; (word) 1.1 times, [word] less"],
+  ["[cat:dog:0.5]", "a dog from half of the steps on"],
+  ["[cat|dog]", "one and the other in turns"],
+  ["<lora:name:0.8>", "a LoRA, as strong as 0.8"],
+  ["red BREAK blue", "two parts that are read each for itself"],
+];
+
+/** Keys, how prompts are written, and where to read more. */
+function Help() {
+  return html`<${Dialog} title="Help" close=${toggleHelp}>
+    <h3>Keys</h3>
+    <dl class="keys">${KEYS.map(([keys, text]) => html`<dt>${keys.map((key) =>
+      html`<kbd>${key}</kbd> `)}</dt><dd>${text}</dd>`)}</dl>
+    <h3>In the prompt</h3>
+    <dl class="keys">${WRITING.map(([sample, text]) => html`<dt><code>${sample}</code></dt>
+      <dd>${text}</dd>`)}</dl>
+    <h3>Settings of a picture</h3>
+    <p>Every picture carries its settings. Drop a PNG of Smalti, A1111 or ComfyUI anywhere on this
+      page to take them over.</p><//>`;
+}

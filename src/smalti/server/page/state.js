@@ -1,0 +1,129 @@
+// What the page knows: signals, of which all that is shown is made. What the person wrote and chose
+// is remembered by the browser, and the same in all its tabs.
+
+import { computed, effect, signal } from "./vendor/signals.js";
+
+/** A signal that is kept under a name, and follows what other tabs make of it. */
+export function kept(name, first) {
+  const key = `smalti.${name}`;
+  const found = signal(read(key, first));
+  effect(() => {
+    const text = JSON.stringify(found.value);
+    try {
+      if (localStorage.getItem(key) !== text) localStorage.setItem(key, text);
+    } catch {
+      // A browser that keeps nothing: then it is known until the page is closed.
+    }
+  });
+  addEventListener("storage", (event) => {
+    if (event.key === key) found.value = read(key, first);
+  });
+  return found;
+}
+
+function read(key, first) {
+  try {
+    return JSON.parse(localStorage.getItem(key)) ?? first;
+  } catch {
+    return first;
+  }
+}
+
+/** What waits in the box when the page is seen first: something that the shipped model draws. */
+export const FIRST_PROMPT = "a red apple";
+
+/** The request as far as it was said: names of options, and of what is loaded. What is not in it is
+ * the model's own. Pictures are beside it (`pictures given`), because they are large. */
+export const asked = kept("asked", { prompt: FIRST_PROMPT, seed: -1 });
+
+/** Pictures that the next one is made of: `{image, mask}` in base64, or null; and ControlNets as
+ * `{model, picture, strength, start, end, edges}`. They are not kept: browsers keep no more than
+ * some megabytes. */
+export const given = signal(null);
+export const controls = signal([]);
+
+export const theme = kept("theme", "system");
+/** Failed jobs that the person put away. */
+export const dismissed = kept("dismissed", []);
+/** Whether a picture was made with this browser. */
+export const welcomed = kept("welcomed", false);
+
+/** What the server tells: its jobs by id, the order of those that wait, its models and options. */
+export const jobs = signal(new Map());
+export const paused = signal(false);
+export const connected = signal(true);
+export const models = signal([]);
+export const devices = signal({ working: [], devices: [] });
+/** Properties of the JSON Schema of a request. */
+export const options = signal({});
+/** What is known of the model that is chosen beyond its line in the list. */
+export const about = signal(null);
+
+/** The picture on the stage; null for the one that is made, or was made last. */
+export const chosen = signal(null);
+/** The job of this tab that the stage shows until something else is chosen. */
+export const followed = signal(null);
+/** An error beside the prompt: {message, details}, or null. */
+export const refused = signal(null);
+/** What a screen reader is told next. */
+export const announced = signal("");
+
+export const running = computed(() =>
+  [...jobs.value.values()].filter((each) => each.state === "running"));
+export const waiting = computed(() =>
+  [...jobs.value.values()].filter((each) => each.state === "queued")
+    .sort((one, other) => one.place - other.place));
+
+/** What a kind of file is called, where the server has several names for it. */
+export const ofKind = (kind) => models.value.filter((each) => each.kind === kind);
+
+/** The model that is chosen; the first one is that which ships. */
+export const model = computed(() => {
+  const all = ofKind("model");
+  return all.find((each) => each.name === asked.value.model) ?? all[0] ?? null;
+});
+
+/** Say an option; null and undefined take it back. */
+export function say(name, value) {
+  sayAll({ [name]: value });
+}
+
+/** Say several options at once. */
+export function sayAll(values) {
+  const next = { ...asked.value, ...values };
+  for (const [name, value] of Object.entries(next)) {
+    if (value === null || value === undefined) delete next[name];
+  }
+  asked.value = next;
+}
+
+/** What an option is where nothing is said. */
+export function usual(name) {
+  if (name === "seed") return -1;
+  return model.value?.defaults?.[name] ?? options.value[name]?.default ?? null;
+}
+
+/** What an option is. */
+export function value(name) {
+  return asked.value[name] ?? usual(name);
+}
+
+/** Whether an option is other than the model's own. */
+export function differs(name) {
+  const said = asked.value[name];
+  return said !== undefined && JSON.stringify(said) !== JSON.stringify(usual(name));
+}
+
+/** Change one job in the map of jobs. */
+export function keepJob(job) {
+  const next = new Map(jobs.value);
+  next.set(job.id, job);
+  jobs.value = next;
+}
+
+/** Forget a job. */
+export function dropJob(id) {
+  const next = new Map(jobs.value);
+  next.delete(id);
+  jobs.value = next;
+}
