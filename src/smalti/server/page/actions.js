@@ -1,6 +1,7 @@
 // What the person can have done: make pictures, from the prompt and from other pictures.
 
 import { base64, get, pictureFile, post, query, remove } from "./api.js";
+import { takeEdited, takeFile } from "./init_picture.js";
 import { asked, chosen, controls, dismissed, dropJob, followed, given, jobs, keepJob, models,
   options, refused, running, say, sayAll, theme, usual, value, welcomed } from "./state.js";
 
@@ -135,8 +136,7 @@ export const larger = (picture) => attempt(async () => {
 
 /** Begin the next picture with this one. */
 export const change = (picture) => attempt(async () => {
-  given.value = { image: await base64(await pictureFile(picture)), mask: null,
-    width: picture.width, height: picture.height };
+  await takeFile(await pictureFile(picture));
   const { request: wanted } = await carried(picture);
   sayAll({ prompt: wanted.prompt, strength: asked.value.strength ?? CHANGED });
 });
@@ -146,7 +146,7 @@ export const edit = (picture) => attempt(async () => {
   const { openEditor } = await import("./editor.js");
   const made = await openEditor({ picture: picture.file, width: picture.width,
     height: picture.height });
-  if (made) given.value = made;
+  if (made) takeEdited(made);
 });
 
 /** Take over all settings of a request, instead of those that are said. */

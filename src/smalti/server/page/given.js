@@ -2,8 +2,8 @@
 
 import { useRef } from "./vendor/hooks.js";
 import { attempt } from "./actions.js";
-import { base64 } from "./api.js";
 import { Option, written } from "./fields.js";
+import { dropGiven, takeEdited, takeFile } from "./init_picture.js";
 import { given, value } from "./state.js";
 import { Dropdown, html, Icon } from "./ui.js";
 
@@ -28,29 +28,17 @@ export function GivenChips() {
       html`<${Option} name=${name} />`)}
     <div class="row">
       <button type="button" class="secondary" onClick=${paint}>Paint or extend</button>
-      <button type="button" class="secondary" onClick=${() => { given.value = null; }}>Remove
+      <button type="button" class="secondary" onClick=${dropGiven}>Remove
       </button></div><//>`;
 }
 
 /** Begin the next picture with a file. */
-export async function begin(file) {
-  if (!file) return;
-  await attempt(async () => {
-    const bitmap = await createImageBitmap(file).catch(() => {
-      throw new Error(`${file.name} is no picture that can be read: PNG, JPEG, WebP, BMP, GIF.`);
-    });
-    const { width, height } = bitmap;
-    bitmap.close();
-    given.value = { image: await base64(file), mask: null, width, height };
-  });
-}
+export const begin = (file) => file && attempt(() => takeFile(file));
 
 /** Paint a mask on the given picture, or extend it. */
-function paint() {
-  return attempt(async () => {
-    const { openEditor } = await import("./editor.js");
-    const { image, width, height } = given.value;
-    const made = await openEditor({ picture: `data:image/png;base64,${image}`, width, height });
-    if (made) given.value = made;
-  });
-}
+const paint = () => attempt(async () => {
+  const { openEditor } = await import("./editor.js");
+  const { image, width, height } = given.value;
+  const made = await openEditor({ picture: `data:image/png;base64,${image}`, width, height });
+  if (made) takeEdited(made);
+});

@@ -2,6 +2,7 @@
 // is remembered by the browser, and the same in all its tabs.
 
 import { computed, effect, signal } from "./vendor/signals.js";
+import { keptLarge } from "./kept.js";
 
 /** A signal that is kept under a name, and follows what other tabs make of it. */
 export function kept(name, first) {
@@ -33,14 +34,13 @@ function read(key, first) {
 export const FIRST_PROMPT = "a red apple";
 
 /** The request as far as it was said: names of options, and of what is loaded. What is not in it is
- * the model's own. Pictures are beside it (`pictures given`), because they are large. */
+ * the model's own. Pictures are beside it (`given`), because they are large. */
 export const asked = kept("asked", { prompt: FIRST_PROMPT, seed: -1 });
 
-/** Pictures that the next one is made of: `{image, mask}` in base64, or null; and ControlNets as
- * `{model, picture, strength, start, end, edges}`. They are not kept: browsers keep no more than
- * some megabytes. */
-export const given = signal(null);
-export const controls = signal([]);
+/** Pictures that the next one is made of: `{image, mask, width, height}` in base64, or null; and
+ * ControlNets as `{model, picture, strength, start, end, edges}`. */
+export const given = keptLarge("given", null);
+export const controls = keptLarge("controls", []);
 
 export const theme = kept("theme", "system");
 /** Failed jobs that the person put away. */
