@@ -71,6 +71,17 @@ def get_job(site: Site, call: Asking) -> Any:
     return one(site, site.queue.job(call.path["id"]))
 
 
+def get_preview(site: Site, call: Asking) -> Response:
+    """What the picture of a job that runs will be, by its last step."""
+    site.previews.look()
+    shown = site.previews.shown(call.path["id"])
+    if shown is None:
+        site.queue.job(call.path["id"])
+        return problem(404, "NotFound", "there is no preview of this job: it does not run, or its "
+                                        "first steps are not done")
+    return Response(shown.jpeg, media_type="image/jpeg")
+
+
 def cancel_job(site: Site, call: Asking) -> Any:
     """End a job that waits, or that runs."""
     return one(site, site.queue.cancel(call.path["id"]))
@@ -163,6 +174,8 @@ ENDPOINTS = (
     Endpoint("POST", "/api/jobs/pause", "Begin no more jobs, or go on", pause_jobs,
              body=_pause_body, result="Paused"),
     Endpoint("GET", "/api/jobs/{id}", "One job", get_job, result="Job"),
+    Endpoint("GET", "/api/jobs/{id}/preview", "What the picture of a job that runs will be",
+             get_preview, query={"n": {"type": "integer", "minimum": 0}}, result="image/jpeg"),
     Endpoint("DELETE", "/api/jobs/{id}", "Cancel a job", cancel_job, result="Job"),
     Endpoint("POST", "/api/jobs/{id}/move", "Put a job at another place in the queue", move_job,
              body=_place_body, result="Job"),

@@ -31,7 +31,9 @@ SCHEMAS: dict[str, Schema] = {
     "Schema": {"type": "object"},
     "Problem": _object(error=TEXT, message=TEXT, detail=TEXT, errors=TEXT, body=TEXT),
     "Progress": _object(step=WHOLE, steps=WHOLE, doing=TEXT,
-                        seconds_left={"type": ["number", "null"]}),
+                        seconds_left={"type": ["number", "null"]},
+                        preview={"type": ["integer", "null"], "description":
+                                 "Grows with each new preview."}),
     "Picture": _object(id=WHOLE, job=TEXT, created=NUMBER, width=WHOLE, height=WHOLE, seed=WHOLE,
                        model=TEXT, prompt=TEXT, file=TEXT, favourite={"type": "boolean"},
                        text={**TEXT, "description": "All settings, as the file carries them."}),

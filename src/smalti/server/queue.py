@@ -49,13 +49,15 @@ class Progress:
     """How far a job that runs has come: `step` of `steps` are done, 0 of 0 before it is known.
 
     `doing` says what is done now where that takes long; `seconds_left` is what the steps that
-    remain take, by those that were done.
+    remain take, by those that were done. `preview` is a number that grows whenever there is a new
+    preview, None where there is none.
     """
 
     step: int = 0
     steps: int = 0
     seconds_left: float | None = None
     doing: str = ""
+    preview: int | None = None
 
 
 class JobQueue:

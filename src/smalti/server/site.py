@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from smalti.server.archive import RUNNING, Archive
 from smalti.server.events import Events
 from smalti.server.gallery import Gallery
+from smalti.server.previews import Previews
 from smalti.server.queue import JobQueue
 from smalti.server.worker import DeviceWorker
 
@@ -43,13 +44,14 @@ class Site:
         self.archive = Archive(output / ARCHIVE)
         self.queue = JobQueue(self.archive)
         self.events = Events(self.queue)
+        self.previews = Previews(lambda: self.events.watched)
         self._models = models
         self._folders: ModelFolders | None = None
         self._opening = threading.Lock()
         for job in self.archive.recover():
             self.gallery.clean(job)
-        self.workers = [DeviceWorker(self.queue, self.gallery, self.folders, device, **loading)
-                        for device in devices]
+        self.workers = [DeviceWorker(self.queue, self.gallery, self.previews, self.folders, device,
+                                     **loading) for device in devices]
 
     def folders(self) -> ModelFolders:
         """The models that are found."""

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 from smalti.errors import SmaltiError
 from smalti.server.archive import JobRecord
 from smalti.server.gallery import Gallery
+from smalti.server.previews import Previews, TinyDecoder, TinyDecoders
 from smalti.server.queue import JobQueue
 
 if TYPE_CHECKING:
     from smalti.diffusion.pipeline import Pipeline
     from smalti.diffusion.residents import Residents
     from smalti.diffusion.result import Result
+    from smalti.models.config import VaeConfig
     from smalti.server.asked import Asked
     from smalti.server.models import ModelFolders
 
@@ -38,13 +40,15 @@ RETRY_SECONDS = 1.0
 class DeviceWorker:
     """The thread that makes pictures on one device, given by its id or as "auto"."""
 
-    def __init__(self, queue: JobQueue, gallery: Gallery, folders: Callable[[], ModelFolders],
-                 device: str = "auto", **loading: Any) -> None:
-        self.device = device
+    def __init__(self, queue: JobQueue, gallery: Gallery, previews: Previews,
+                 folders: Callable[[], ModelFolders], device: str = "auto",
+                 **loading: Any) -> None:
+        self.device, self._previews = device, previews
         self._queue, self._gallery, self._folders_of = queue, gallery, folders
         self._loading = loading
         self._pipelines: OrderedDict[Hashable, Pipeline] = OrderedDict()
         self._residents: Residents | None = None
+        self._decoders: TinyDecoders | None = None
         self._keeper = threading.Thread(target=self._keep, name=f"keeper of {device}", daemon=True)
         self._job = ""
 
@@ -112,19 +116,33 @@ class DeviceWorker:
     def _result(self, job: JobRecord, asked: Asked, pipe: Pipeline) -> Result | None:
         """What the last step gives; None where the job is not wanted any more."""
         seconds = 0.0
+        vae, path = pipe.config.vae, (asked.vae or asked.model).path
+        shown = self._previews.of(vae, path, self._decoder(vae))
         steps = pipe.job(asked.options).steps()
         try:
             while not self._queue.unwanted(job.id):
                 step = next(steps)
                 seconds += step.seconds
                 done = step.index + 1
+                preview = self._previews.keep(job.id, shown, step)
                 self._queue.advance(job.id, step=done, steps=step.total, doing="denoising",
-                                    seconds_left=seconds / done * (step.total - done))
+                                    seconds_left=seconds / done * (step.total - done),
+                                    **({} if preview is None else {"preview": preview}))
                 if step.result is not None:
+                    self._previews.learn(path, shown, step, vae.downscale)
                     return step.result
             return None
         finally:
             steps.close()
+            self._previews.end(job.id)
+
+    def _decoder(self, vae: VaeConfig) -> TinyDecoder | None:
+        """A tiny autoencoder for previews, where somebody looks and there is one."""
+        if not self._previews.wanted:
+            return None
+        if self._decoders is None:
+            self._decoders = TinyDecoders(self.device, self._loading.get("threads"))
+        return self._decoders.of(vae, self._folders.of_kind("taesd"))
 
     def _pipeline(self, asked: Asked) -> Pipeline:
         """The model of a job, which stays open for others; memory is shared by all of them."""

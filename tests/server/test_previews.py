@@ -1,0 +1,145 @@
+"""Previews: for those who look, at hardly any cost, and of no job but their own."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from served import SECONDS, Client
+
+from smalti.diffusion.result import Step
+from smalti.errors import NumericsError
+from smalti.models.config import FLUX_VAE, SD_VAE, SDXL_VAE, VaeConfig
+from smalti.server import previews as previews_module
+from smalti.server.models import ModelFile
+from smalti.server.previews import Previews, TinyDecoder, tiny_file
+
+OWN = VaeConfig(8, (8, 8), 1, z_channels=4)
+"""An autoencoder whose latents nobody has published anything about."""
+
+
+def step(index: int, colour: float = 0.0) -> Step:
+    latents = np.full((1, 4, 2, 3), colour, np.float32)
+    return Step(index, 9, 1.0, 0.1, latents, latents)
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(previews_module, "APART_SECONDS", 0.0)
+
+
+def test_nothing_is_kept_while_nobody_looks() -> None:
+    previews = Previews(lambda: False)
+    how = previews.of(SD_VAE, Path("a"), None)
+    assert previews.keep("a", how, step(0)) is None and previews.shown("a") is None
+    previews.look()
+    assert previews.keep("a", how, step(1)) == 2
+    previews.end("a")
+    assert previews.shown("a") is None
+
+
+def test_a_preview_does_not_change_with_the_latents_that_it_was_made_of() -> None:
+    previews = Previews(lambda: True)
+    made = step(4, 0.5)
+    assert previews.keep("a", previews.of(SD_VAE, Path("a"), None), made) == 5
+    shown = previews.shown("a")
+    assert shown is not None and shown.number == 5
+    before = shown.paint().tobytes()
+    made.denoised[:] = -1
+    assert shown.paint().tobytes() == before
+    with Image.open(io.BytesIO(shown.jpeg)) as picture:
+        assert (picture.format, picture.size) == ("JPEG", (3, 2))
+
+
+def test_previews_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    previews = Previews(lambda: True)
+    how = previews.of(SD_VAE, Path("a"), None)
+    assert previews.keep("a", how, step(0)) == 1
+    monkeypatch.setattr(previews_module, "APART_SECONDS", 60.0)
+    assert previews.keep("a", how, step(1)) is None
+
+
+class Tiny:
+    """What decodes slowly, or not at all."""
+
+    def __init__(self, seconds: float = 0.01, error: Exception | None = None) -> None:
+        self.seconds, self.error, self.net = seconds, error, type("Net", (), {"path": "t"})
+
+    def __call__(self, latents: np.ndarray) -> list[Image.Image]:
+        time.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
+        return [Image.new("RGB", (24, 16), "red")]
+
+
+def decoder(tiny: Any) -> TinyDecoder:
+    return TinyDecoder(tiny)
+
+
+def test_a_tiny_autoencoder_takes_a_hundredth_of_the_time() -> None:
+    tiny, latent = decoder(Tiny()), np.zeros((4, 2, 3), np.float32)
+    assert tiny.decoded(latent, 99) is None, "compiling is taken to need a second"
+    assert tiny.decoded(latent, 99) is not None
+    times = [tiny.decoded(latent, 0.1) for _ in range(100)]
+    assert len([each for each in times if each is not None]) <= 10, "0.1 s of 10 s"
+
+
+def test_a_tiny_autoencoder_takes_the_place_of_the_colours_and_errors_give_it_back() -> None:
+    previews, tiny = Previews(lambda: True), decoder(Tiny())
+    how = previews.of(SD_VAE, Path("a"), tiny)
+    assert previews.keep("a", how, step(0)) == 1
+    shown = previews.shown("a")
+    assert shown is not None and shown.paint().size == (3, 2)
+    tiny.credit, tiny.expected = 1.0, 0.01
+    assert previews.keep("a", how, step(1)) == 2
+    shown = previews.shown("a")
+    assert shown is not None and shown.paint().size == (24, 16)
+    tiny.credit, tiny.expected = 0.0, 1000.0
+    assert previews.keep("a", how, step(2)) is None, "it does not change back and forth"
+    broken = decoder(Tiny(error=NumericsError("NaN")))
+    broken.credit, broken.expected = 1.0, 0.01
+    how = previews.of(SD_VAE, Path("a"), broken)
+    assert previews.keep("b", how, step(0)) == 1 and not broken.usable
+
+
+def test_tiny_autoencoders_are_known_by_name() -> None:
+    def files(*names: str) -> list[ModelFile]:
+        return [ModelFile(each, Path(each), 1, "taesd", "", "", True, "", {}) for each in names]
+
+    found = files("taesdxl_decoder.safetensors", "taef1.safetensors", "taesd_decoder.pth")
+    assert tiny_file(SD_VAE, found) == Path("taesd_decoder.pth")
+    assert tiny_file(SDXL_VAE, found) == Path("taesdxl_decoder.safetensors")
+    assert tiny_file(FLUX_VAE, found) == Path("taef1.safetensors")
+    assert tiny_file(OWN, found) is None and tiny_file(SD_VAE, files("other.pth")) is None
+
+
+def test_the_colours_of_an_unknown_autoencoder_are_seen_in_its_first_picture(client: Client
+                                                                              ) -> None:
+    previews = client.site.previews
+    previews._fitted.clear()
+    previews.look()
+    job = client.post("/api/jobs", {"prompt": "a", "model": "tiny", "steps": 2}).json["id"]
+    assert client.site.queue.wait(job, SECONDS).state == "done"
+    (projection,) = previews._fitted.values()
+    assert projection.factors.shape == (4, 3)
+
+
+def test_a_job_that_runs_is_shown(client: Client) -> None:
+    path = "emoji-128.safetensors"
+    job = client.post("/api/jobs", {"prompt": "a", "model": path, "steps": 1000}).json["id"]
+    address, until = f"/api/jobs/{job}/preview", time.monotonic() + SECONDS
+    while (answer := client.get(f"{address}?n=1")).status == 404 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert answer.headers["content-type"] == "image/jpeg"
+    with Image.open(io.BytesIO(answer.content)) as picture:
+        assert picture.size == (16, 16)
+    assert client.get(f"/api/jobs/{job}").json["progress"]["preview"] >= 1
+    client.ask("DELETE", f"/api/jobs/{job}")
+    client.site.queue.wait(job, SECONDS)
+    assert "no preview of this job" in client.get(address).json["message"]
+    assert "there is no job" in client.get("/api/jobs/none/preview").json["message"]
