@@ -2,8 +2,8 @@
 
 import { base64, get, pictureFile, post, query, remove } from "./api.js";
 import { takeEdited, takeFile } from "./init_picture.js";
-import { asked, chosen, controls, dismissed, dropJob, followed, given, jobs, keepJob, models,
-  options, refused, running, say, sayAll, theme, usual, value, welcomed } from "./state.js";
+import { asked, asking, chosen, controls, dismissed, dropJob, followed, given, jobs, keepJob, models,
+  options, refused, running, say, sayAll, theme, usual, value } from "./state.js";
 
 /** How far "a little different" goes towards other noise: the motif stays, details change. */
 const LITTLE = 0.15;
@@ -36,6 +36,8 @@ export function request() {
 /** Ask for a picture; the stage shows it. Whatever is refused stands beside the prompt. */
 export async function create(wanted = request()) {
   refused.value = null;
+  chosen.value = null;
+  asking.value = wanted;
   try {
     const job = await post("/api/jobs", wanted);
     if (wanted.image || wanted.controls) {
@@ -43,12 +45,11 @@ export async function create(wanted = request()) {
       if (sent.size > SENT_MAX) sent.delete(sent.keys().next().value);
     }
     if (!jobs.value.has(job.id)) keepJob(job);
-    chosen.value = null;
     followed.value = job.id;
-    welcomed.value = true;
   } catch (error) {
     refused.value = { message: error.message };
   }
+  asking.value = null;
 }
 
 /** Do something that the server may refuse; what it says then stands beside the prompt. */

@@ -45,7 +45,7 @@ export function Chips() {
     <${ControlsChip} />
     <button type="button" class="chip" aria-pressed=${negative} onClick=${() =>
       say("negative_prompt", negative ? null : "")}><${Icon} name=${negative ? "check" : "add"} />
-      Negative prompt</button>
+      Negative</button>
     <button type="button" class="chip" aria-haspopup="dialog" onClick=${() => setMore(true)}>
       <${Icon} name="sliders" />More</button>
     ${Object.keys(asked.value).some((name) => differs(name) && name !== "prompt"
@@ -70,11 +70,10 @@ function reset() {
 
 /** An option, or several that belong together, as a chip. */
 function Chip({ name }) {
-  if (!options.value[name]) return null;
   const names = TOGETHER[name] ?? [name];
   const first = names.find((each) => differs(each)) ?? name;
   const changed = names.some((each) => differs(each));
-  const text = written(first, value(first));
+  const text = options.value[name] ? written(first, value(first)) : "…";
   return html`<${Dropdown} className=${changed ? "chip changed" : "chip"}
     title=${`${title(first)}: ${text}`}
     label=${html`<span class="chip-name">${title(first)}</span> ${text}`}>
@@ -104,7 +103,7 @@ const GRID = 64; // pixels that sides of latent models are usually multiples of
 function SizeChip() {
   const [width, height] = [value("width"), value("height")];
   const changed = differs("width") || differs("height");
-  const text = width && height ? `${width} × ${height}` : "model's own";
+  const text = width && height ? `${width} × ${height}` : "…";
   return html`<${Dropdown} className=${changed ? "chip changed" : "chip"} title=${`Size: ${text}`}
     label=${html`<span class="chip-name">Size</span> ${text}`}>
     <div class="option"><div class="option-head"><span>Shape</span>

@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { attempt } from "./actions.js";
 import { get, post, query, remove } from "./api.js";
 import { shortcut } from "./keys.js";
-import { announced, chosen } from "./state.js";
+import { announced, chosen, sheet } from "./state.js";
 import { html, Icon, IconButton } from "./ui.js";
 
 const LISTED = 200; // pictures that are asked for at a time
@@ -72,6 +72,12 @@ export const takeAway = (picture) => attempt(async () => {
   announced.value = "Deleted";
 });
 
+/** The way back from a sheet, which phones have. */
+export function CloseSheet() {
+  return html`<${IconButton} icon="close" label="Close" className="only-narrow"
+    onClick=${() => { sheet.value = ""; }} />`;
+}
+
 export function Gallery() {
   const box = useRef(null);
   const waiting = useRef(0);
@@ -91,7 +97,8 @@ export function Gallery() {
         }} />
       <${IconButton} icon="expand" className="only-wide" pressed=${wide.value}
         label=${wide.value ? "Small gallery" : "Large gallery"}
-        onClick=${() => { wide.value = !wide.value; }} /></header>
+        onClick=${() => { wide.value = !wide.value; }} />
+      <${CloseSheet} /></header>
     <label class="search"><${Icon} name="search" /><input type="search" ref=${box}
       placeholder="Search prompts and settings" aria-label="Search the gallery"
       value=${search.value} onInput=${searched} /></label>
@@ -137,7 +144,11 @@ function Tile({ picture }) {
   return html`<li><button type="button" class="tile" aria-pressed=${pressed}
     data-picture=${picture.id} tabindex=${pressed || (first && !chosen.value) ? 0 : -1}
     title=${picture.prompt} aria-label=${picture.prompt || "A picture"}
-    onClick=${() => { chosen.value = picture; wide.value = false; }}>
+    onClick=${() => {
+      chosen.value = picture;
+      wide.value = false;
+      sheet.value = "";
+    }}>
     <img src=${`/api/pictures/${picture.id}/thumbnail`} alt="" loading="lazy" decoding="async" />
     ${picture.favourite && html`<span class="tile-heart"><${Icon} name="heart" /></span>`}
   </button></li>`;

@@ -5,11 +5,9 @@ import { useState } from "./vendor/hooks.js";
 import { refreshModels, setTheme } from "./actions.js";
 import { FilePicture } from "./adapters.js";
 import { CONTROL } from "./keys.js";
-import { asked, devices, jobs, model, models, ofKind, say, theme } from "./state.js";
+import { asked, devices, jobs, model, models, ofKind, say, sheet, theme } from "./state.js";
 import { Dialog, Dropdown, html, Icon, IconButton, size } from "./ui.js";
 
-/** The sheet that is open on a phone: "", "queue" or "gallery". */
-export const sheet = signal("");
 const helped = signal(false);
 
 /** Show the keys, or hide them. */

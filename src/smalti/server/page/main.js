@@ -7,13 +7,13 @@ import { get, listen } from "./api.js";
 import { Chips } from "./chips.js";
 import { DropTarget } from "./drop.js";
 import { Gallery, pictureMade, pictureRemoved, reload } from "./gallery.js";
-import { Header, sheet, toggleHelp } from "./header.js";
+import { Header, toggleHelp } from "./header.js";
 import { shortcut } from "./keys.js";
 import { PromptBox } from "./prompt.js";
 import { Queue } from "./queue.js";
 import { Stage } from "./stage.js";
 import { about, announced, connected, devices, dropJob, jobs, keepJob, model, options,
-  paused, refused, theme } from "./state.js";
+  paused, refused, sheet, theme } from "./state.js";
 import { html } from "./ui.js";
 
 function Page() {
@@ -27,6 +27,7 @@ function Page() {
       </section>
       <${Stage} />
     </main>
+    ${sheet.value && html`<div class="sheet-veil" onClick=${() => { sheet.value = ""; }} />`}
     <aside class="side" aria-label="Queue and gallery">
       <${Queue} />
       <${Gallery} />

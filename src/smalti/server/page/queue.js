@@ -3,7 +3,9 @@
 import { useRef, useState } from "./vendor/hooks.js";
 import { cancel, dismiss, move, pause, retry } from "./actions.js";
 import { query } from "./api.js";
-import { announced, chosen, dismissed, followed, jobs, paused, running, waiting } from "./state.js";
+import { CloseSheet } from "./gallery.js";
+import { announced, chosen, dismissed, followed, jobs, paused, running, sheet, waiting }
+  from "./state.js";
 import { Bar, clock, html, Icon, IconButton } from "./ui.js";
 
 const SHOWN_MAX = 100; // of those that wait; the rest is a number
@@ -19,7 +21,7 @@ export function Queue() {
       <span class="spring"></span>
       <button type="button" class="quiet small" aria-pressed=${paused.value}
         onClick=${() => pause(!paused.value)}><${Icon} name=${paused.value ? "play" : "pause"} />
-        ${paused.value ? "Go on" : "Pause"}</button></header>
+        ${paused.value ? "Go on" : "Pause"}</button><${CloseSheet} /></header>
     ${paused.value && html`<p class="note">Paused: nothing new is begun.</p>`}
     ${count + failed.length === 0 && html`<p class="empty">What you ask for waits here.</p>`}
     <ul class="jobs">${running.value.map((job) => html`<${Running} key=${job.id} job=${job} />`)}
@@ -42,6 +44,7 @@ function failures() {
 function follow(job) {
   chosen.value = null;
   followed.value = job.id;
+  sheet.value = "";
 }
 
 function Text({ job }) {

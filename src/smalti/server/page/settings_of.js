@@ -3,6 +3,7 @@
 import { useEffect, useState } from "./vendor/hooks.js";
 import { carried, requestOf, useAll, useOne } from "./actions.js";
 import { title, written } from "./fields.js";
+import { options } from "./state.js";
 import { html, IconButton } from "./ui.js";
 
 /** Beside the picture: its prompt and settings; "use" takes over all of them, or one. */
@@ -29,10 +30,13 @@ export function SettingsOf({ picture, close }) {
 /** Settings that lie elsewhere in the list, or say nothing. */
 const NOT_LISTED = ["prompt", "negative_prompt", "height", "image", "mask", "controls", "loras"];
 
+/** Whether a setting is what it is where nothing is said, so that it says nothing. */
+const isUsual = (name, value) => value === null || value === ""
+  || JSON.stringify(value) === JSON.stringify(options.value[name]?.default);
+
 function Lines({ picture, wanted, told }) {
   const names = Object.keys(wanted).filter((name) => !NOT_LISTED.includes(name)
-    && wanted[name] !== null && wanted[name] !== "" && !(Array.isArray(wanted[name])
-    && !wanted[name].length));
+    && !isUsual(name, wanted[name]));
   const line = (name, text) => html`<div class="setting"><dt>${name === "width" ? "Size"
     : title(name)}</dt><dd>${text}</dd><button type="button" class="quiet small"
     aria-label=${`Use ${title(name)}`} onClick=${() => useOne(wanted, name)}>Use</button></div>`;

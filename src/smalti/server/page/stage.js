@@ -8,12 +8,13 @@ import { FirstRun } from "./first_run.js";
 import { pictures, setFavourite, takeAway } from "./gallery.js";
 import { shortcut } from "./keys.js";
 import { SettingsOf } from "./settings_of.js";
-import { announced, chosen, followed, jobs, running, waiting } from "./state.js";
+import { announced, asking, chosen, followed, jobs, running, usual } from "./state.js";
 import { Bar, clock, html, Icon, IconButton } from "./ui.js";
 
 /** What the stage shows: `{job}`, `{picture}`, or nothing of both. */
 export const shown = computed(() => {
   if (chosen.value) return { picture: chosen.value, job: jobs.value.get(chosen.value.job) };
+  if (asking.value) return { job: { state: "asking", request: asking.value }, picture: null };
   const own = jobs.value.get(followed.value);
   const made = running.value.at(-1);
   const job = own && (own.state !== "queued" || !made) ? own : made;
@@ -47,8 +48,13 @@ export function Stage() {
 
 function Large({ picture }) {
   return html`<img class="large" src=${picture.file} alt=${picture.prompt || "A picture"}
-    width=${picture.width} height=${picture.height} key=${picture.id} />`;
+    style=${largest(picture)} key=${picture.id} />`;
 }
+
+/** How large a picture is shown at most: small ones are not blown up to a blur. */
+const largest = ({ width, height }) => ({ maxWidth: `${ENLARGED_MAX * width}px`,
+  maxHeight: `${ENLARGED_MAX * height}px` });
+const ENLARGED_MAX = 4;
 
 /** The pictures of the same batch. */
 function Others({ job, picture }) {
@@ -62,9 +68,10 @@ function Others({ job, picture }) {
 
 /** What is known of a picture that is being made: its preview, or an empty sheet of its shape. */
 function Making({ job }) {
-  const { width = 512, height = 512 } = job.request;
+  const width = job.request.width ?? usual("width") ?? 512;
+  const height = job.request.height ?? usual("height") ?? 512;
   const preview = job.progress?.preview;
-  const ratio = { aspectRatio: `${width} / ${height}` };
+  const ratio = { ...largest({ width, height }), aspectRatio: `${width} / ${height}` };
   if (preview === null || preview === undefined) {
     return html`<div class="sheet-empty" style=${ratio}></div>`;
   }
@@ -73,16 +80,15 @@ function Making({ job }) {
 }
 
 function Progress({ job }) {
-  const before = waiting.value.length ? job.place : null;
   const { step = 0, steps = 0, seconds_left: left, doing } = job.progress ?? {};
   const share = steps ? step / steps : null;
-  const text = job.state === "queued" ? before > 1 ? `${before - 1} before it` : "Next in the queue"
+  const text = job.state === "queued" ? job.place > 1 ? `${job.place - 1} before it` : "Next in the queue"
     : steps ? `Step ${step} of ${steps}` : doing || "Starting";
   return html`<div class="progress">
     <span class="progress-text">${text}</span>
     <${Bar} share=${job.state === "queued" ? 0 : share} label="Progress" />
     <span class="progress-left">${left ? `${clock(left)} left` : ""}</span>
-    <button type="button" class="secondary" onClick=${() => cancel(job.id)}>
+    <button type="button" class="secondary" disabled=${!job.id} onClick=${() => cancel(job.id)}>
       <${Icon} name="stop" />Stop</button></div>`;
 }
 

@@ -45,17 +45,16 @@ export const controls = keptLarge("controls", []);
 export const theme = kept("theme", "system");
 /** Failed jobs that the person put away. */
 export const dismissed = kept("dismissed", []);
-/** Whether a picture was made with this browser. */
-export const welcomed = kept("welcomed", false);
 
 /** What the server tells: its jobs by id, the order of those that wait, its models and options. */
 export const jobs = signal(new Map());
 export const paused = signal(false);
 export const connected = signal(true);
-export const models = signal([]);
-export const devices = signal({ working: [], devices: [] });
-/** Properties of the JSON Schema of a request. */
-export const options = signal({});
+/** Models, devices and the properties of a request's JSON Schema are kept too: a server that has
+ * just begun needs a moment to tell them, and until then they are as they were. */
+export const models = kept("models", []);
+export const devices = kept("devices", { working: [], devices: [] });
+export const options = kept("options", {});
 /** What is known of the model that is chosen beyond its line in the list. */
 export const about = signal(null);
 
@@ -63,6 +62,10 @@ export const about = signal(null);
 export const chosen = signal(null);
 /** The job of this tab that the stage shows until something else is chosen. */
 export const followed = signal(null);
+/** The sheet that is open on a phone: "", "queue" or "gallery". */
+export const sheet = signal("");
+/** A request that the server has not answered yet, or null. */
+export const asking = signal(null);
 /** An error beside the prompt: {message, details}, or null. */
 export const refused = signal(null);
 /** What a screen reader is told next. */
