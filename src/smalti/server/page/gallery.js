@@ -12,6 +12,7 @@ const LISTED = 200; // pictures that are asked for at a time
 const SEARCH_AFTER = 200; // milliseconds after the last letter
 const GAP = 4;
 const TILE = 96; // pixels that a picture takes at least
+const TILE_WIDE = 176; // where the gallery has all of the page
 const ROWS_BESIDE = 2; // that are made above and below what is seen
 
 /** Those that are known so far. */
@@ -118,7 +119,8 @@ function Tiles() {
     return () => observer.disconnect();
   }, []);
   const all = pictures.value;
-  const columns = Math.max(1, Math.floor((view.width + GAP) / (TILE + GAP)));
+  const least = GAP + (wide.value ? TILE_WIDE : TILE);
+  const columns = Math.max(1, Math.floor((view.width + GAP) / least));
   const tile = (view.width + GAP) / columns;
   const rows = Math.ceil(all.length / columns);
   const from = Math.max(0, Math.floor(view.top / tile) - ROWS_BESIDE);

@@ -54,7 +54,7 @@ function Text({ job }) {
 
 function Running({ job }) {
   const { step = 0, steps = 0, seconds_left: left, doing, preview } = job.progress ?? {};
-  const text = steps ? `${step} of ${steps}${left ? `, ${clock(left)} left` : ""}`
+  const text = steps ? `${step} of ${steps}${left >= 1 ? `, ${clock(left)} left` : ""}`
     : doing || "starting";
   return html`<li class="job">
     <span class="job-picture">${preview !== null && preview !== undefined
@@ -80,15 +80,16 @@ function Waiting() {
   const list = useRef(null);
   const all = waiting.value;
   const listed = all.slice(0, SHOWN_MAX);
-  const order = drag ? moved(listed, drag.from, drag.to) : listed;
+  const from = drag ? listed.findIndex((each) => each.id === drag.id) : -1;
+  const order = from < 0 ? listed : moved(listed, from, drag.to);
   const pointer = {
     start: (at, event) => {
-      event.target.setPointerCapture(event.pointerId);
-      setDrag({ id: listed[at].id, from: at, to: at });
+      event.currentTarget.setPointerCapture(event.pointerId);
+      setDrag({ id: listed[at].id, to: at });
     },
     over: (event) => drag && setDrag({ ...drag, to: rowAt(list.current, event.clientY) }),
     end: () => {
-      if (drag && drag.to !== drag.from) move(drag.id, drag.to + 1);
+      if (from >= 0 && drag.to !== from) move(drag.id, drag.to + 1);
       setDrag(null);
     },
     cancel: () => setDrag(null),

@@ -87,7 +87,7 @@ function Progress({ job }) {
   return html`<div class="progress">
     <span class="progress-text">${text}</span>
     <${Bar} share=${job.state === "queued" ? 0 : share} label="Progress" />
-    <span class="progress-left">${left ? `${clock(left)} left` : ""}</span>
+    <span class="progress-left">${left >= 1 ? `${clock(left)} left` : ""}</span>
     <button type="button" class="secondary" disabled=${!job.id} onClick=${() => cancel(job.id)}>
       <${Icon} name="stop" />Stop</button></div>`;
 }
