@@ -470,6 +470,7 @@ runtime/cpu/turns
 runtime/gpu/models
 runtime/compiler
 runtime/engine_devices
+server/attacks
 """.split())
 
 

@@ -158,12 +158,23 @@ async def read_json(request: Request) -> dict[str, Any] | Response:
     if not content:
         return {}
     try:
-        found = await run_in_threadpool(json.loads, bytes(content), parse_constant=_refused)
+        found = await run_in_threadpool(json.loads, bytes(content), parse_constant=_refused,
+                                        object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         return problem(400, "BadRequest", f"the content is no JSON: {error}")
     if not isinstance(found, dict):
         return problem(422, "InputError", f"the content is a {type(found).__name__}; expected an "
                                           f"object")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; one that says a thing twice is not understood alike by all who read it."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {name!r:.80} is there twice")
+        found[name] = value
     return found
 
 

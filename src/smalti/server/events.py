@@ -32,6 +32,9 @@ PENDING_BYTES_MAX = 1 << 20
 ENDED_TOLD = 50
 """Jobs that have ended, of the whole state: the gallery has what they made."""
 
+LISTENERS_MAX = 256
+"""Pages and programs at a time, half of all connections: the others are for requests."""
+
 JOB, QUEUE, PICTURE, MODELS = "job", "queue", "picture", "models"
 """What may change."""
 Key = tuple[str, str]
@@ -92,6 +95,11 @@ class Events:
     def watched(self) -> bool:
         """Whether any page listens."""
         return bool(self._listeners)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether no more may listen."""
+        return len(self._listeners) >= LISTENERS_MAX
 
     def note(self, what: str, id: str = "") -> None:
         """Something changed: a job or picture of this id, the queue, the models."""

@@ -26,6 +26,10 @@ THUMBNAILS = ".thumbnails"
 THUMBNAIL_SIDE = 384
 """Pixels of a thumbnail, at most: sharp on screens of twice the usual density, four in a row."""
 
+PNG = b"\x89PNG\r\n\x1a\n"
+"""What a picture's file begins with: another one in its place is not shown, whoever put it there.
+"""
+
 
 class Gallery:
     """The folder of results. Raises OutputError where it cannot be made."""
@@ -89,9 +93,12 @@ class Gallery:
         self.thumbnails.forget(_name(picture))
 
     def file(self, picture: PictureRecord) -> Path | None:
-        """The file of a picture; None where it is gone, or leads out of the folder."""
+        """The file of a picture; None where it is gone, is none, or leads out of the folder."""
         path = (self.root / picture.path).resolve()
-        return path if path.is_relative_to(self.root.resolve()) and path.is_file() else None
+        if not path.is_relative_to(self.root.resolve()) or not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return path if file.read(len(PNG)) == PNG else None
 
 
 def _name(picture: PictureRecord) -> str:

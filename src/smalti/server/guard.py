@@ -19,6 +19,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.IGNORECASE | re.ASCII)
+HEAD_BYTES_MAX = 32 << 10
+"""Of the address and the headers of a request; those of browsers with many cookies have a fifth."""
 BODY_BYTES_MAX = 64 << 20
 """Of a request: a picture of 4096 x 4096 pixels as PNG, in base64, takes up to that."""
 HEADERS = {
@@ -67,7 +69,7 @@ class Guard:
                     found.setdefault(name, value)
             await send(message)
 
-        refused = self._refused(scope["method"], Headers(scope=scope))
+        refused = _unsound(scope) or self._refused(scope["method"], Headers(scope=scope))
         await (refused or self._app)(scope, receive, guarded)
 
     def _refused(self, method: str, headers: Headers) -> JSONResponse | None:
@@ -76,11 +78,11 @@ class Guard:
         if len(hosts) != 1 or not self._is_own(hosts[0]):
             return problem(403, "Forbidden", f"the request is for the host {', '.join(hosts)!r:.80}"
                                              f", which is no name of this server")
-        origin = headers.get("origin")
-        if origin is not None and origin.lower() not in (
-                f"http://{hosts[0]}".lower(), f"https://{hosts[0]}".lower()):
-            return problem(403, "Forbidden", f"the request comes from a page of {origin!r:.80}; "
-                                             f"only pages of this server may send any")
+        origins = {origin.lower() for origin in headers.getlist("origin")}
+        foreign = origins - {f"http://{hosts[0]}".lower(), f"https://{hosts[0]}".lower()}
+        if foreign:
+            return problem(403, "Forbidden", f"the request comes from a page of "
+                           f"{min(foreign)!r:.80}; only pages of this server may send any")
         visit = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not visit:
             return problem(403, "Forbidden", "the request comes from a page of another site")
@@ -124,6 +126,20 @@ class Guard:
         elif scheme.lower() != "bearer":
             return False
         return hmac.compare_digest(secret, self._token or b"")
+
+
+def _unsound(scope: Scope) -> JSONResponse | None:
+    """Why a request is none that all readers understand alike; None where it is."""
+    names = [name for name, _ in scope["headers"]]
+    if b"transfer-encoding" in names and b"content-length" in names:
+        return problem(400, "BadRequest", "the request has a Content-Length and is sent in chunks; "
+                       "expected one of the two", {"connection": "close"})
+    head = len(scope["raw_path"]) + len(scope["query_string"]) + sum(
+        len(name) + len(value) for name, value in scope["headers"])
+    if head > HEAD_BYTES_MAX:
+        return problem(431, "HeadTooLarge", f"the address and the headers have {head} bytes; "
+                                            f"expected at most {HEAD_BYTES_MAX}")
+    return None
 
 
 def too_large() -> JSONResponse:

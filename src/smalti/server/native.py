@@ -18,6 +18,7 @@ from smalti.server.endpoint import (
     LIMIT,
     LISTED,
     LISTED_MAX,
+    RETRY_SECONDS,
     WHOLE,
     Asking,
     Endpoint,
@@ -26,6 +27,7 @@ from smalti.server.endpoint import (
     only,
     told_whether,
 )
+from smalti.server.events import LISTENERS_MAX
 from smalti.server.guard import problem
 from smalti.server.queue import QUEUE_MAX, UnknownJobError
 from smalti.server.site import Site
@@ -195,15 +197,21 @@ ENDPOINTS = (
 def streams(site: Site) -> list[Route]:
     """Server-sent events: of everything, for pages, and of one job until it has ended."""
 
+    def told(job: str | None = None) -> Response:
+        if site.events.crowded:
+            return problem(503, "Busy", f"{LISTENERS_MAX} streams of events are open already; "
+                                        f"close some", {"retry-after": str(RETRY_SECONDS)})
+        return EventStream(site.events.stream(job))
+
     async def all_events(request: Request) -> Response:
-        return EventStream(site.events.stream())
+        return told()
 
     async def job_events(request: Request) -> Response:
         try:
             job = await asyncio.to_thread(site.queue.job, request.path_params["id"])
         except UnknownJobError as error:
             return problem(404, "NotFound", str(error))
-        return EventStream(site.events.stream(job.id))
+        return told(job.id)
 
     return [Route("/api/events", all_events, methods=["GET"]),
             Route("/api/jobs/{id}/events", job_events, methods=["GET"])]

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from smalti.errors import InputError
 from smalti.server import native, page_files, sdapi
+from smalti.server.connection import Connection
 from smalti.server.guard import Guard, problem
 from smalti.server.site import Site
 
@@ -83,7 +84,7 @@ def configured(site: Site, host: str, token: str | None) -> uvicorn.Config:
     return uvicorn.Config(
         application(site, host, token), log_level="warning", access_log=False, ws="none",
         server_header=False, proxy_headers=False, limit_concurrency=CONNECTIONS_MAX,
-        timeout_graceful_shutdown=GRACE_SECONDS, loop="asyncio", http="h11", lifespan="on")
+        timeout_graceful_shutdown=GRACE_SECONDS, loop="asyncio", http=Connection, lifespan="on")
 
 
 def serve(site: Site, bound: socket.socket, host: str, token: str | None,
