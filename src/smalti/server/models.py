@@ -18,9 +18,10 @@ from smalti import checkpoint
 from smalti.checkpoint import Report
 from smalti.diffusion.pipeline import SHIPPED_MODEL
 from smalti.errors import CheckpointError, InputError
+from smalti.server.beside import words_of
 from smalti.server.folders import INDEX, SUFFIXES, Candidate, found_files, roots
 
-MODEL, UNKNOWN = "model", "unknown"
+MODEL, LORA, UNKNOWN = "model", "lora", "unknown"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class ModelFile:
     `kind` is "model" for what makes pictures, else "lora", "embedding", "controlnet", "vae",
     "text-encoder", "esrgan", "taesd", ..., or "unknown". `family` is that of a model, `title` says
     what the file is, in words. `usable` tells whether pictures can be made with it, `problem` why
-    not. `defaults` are what a model makes where nothing else is asked for.
+    not. `defaults` are what a model makes where nothing else is asked for, `words` those that an
+    adapter was trained with.
     """
 
     name: str
@@ -42,6 +44,7 @@ class ModelFile:
     usable: bool
     problem: str
     defaults: dict[str, float | int | str]
+    words: tuple[str, ...] = ()
 
     @property
     def stem(self) -> str:
@@ -90,6 +93,11 @@ class ModelFolders:
             self._seen = seen
             self._tell(warnings)
             return list(found.values())
+
+    def forget(self) -> None:
+        """Open everything anew when it is listed next."""
+        with self._turn:
+            self._seen = {}
 
     def _tell(self, warnings: list[str]) -> None:
         """Keep what is to be warned of, and say what is new of it."""
@@ -153,7 +161,8 @@ def described(name: str, path: Path) -> ModelFile:
         return ModelFile(name, path, report.size_bytes, MODEL, kind.family or kind.id, kind.words,
                          not problem, problem, defaults)
     return ModelFile(name, path, report.size_bytes, kind.id, "", kind.words, bool(kind.advice),
-                     "" if kind.advice else f"{kind.words} is not read", {})
+                     "" if kind.advice else f"{kind.words} is not read", {},
+                     words_of(path) if kind.id == LORA else ())
 
 
 def _problem(report: Report) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
@@ -12,7 +11,7 @@ from starlette.routing import Route
 
 from smalti import __version__
 from smalti.errors import InputError
-from smalti.server import native_pictures
+from smalti.server import native_models, native_pictures
 from smalti.server.archive import QUEUED, STATES, JobRecord
 from smalti.server.endpoint import (
     LIMIT,
@@ -113,14 +112,6 @@ def pause_jobs(site: Site, call: Asking) -> Any:
     return {"paused": paused}
 
 
-def list_models(site: Site, call: Asking) -> Any:
-    """All files in the folders of models, and the model that ships with Smalti; what is left out
-    of those folders is warned of."""
-    folders = site.folders()
-    return {"models": [{name: value for name, value in asdict(each).items() if name != "path"}
-                       for each in folders.all()], "warnings": folders.warnings}
-
-
 def list_devices(site: Site, call: Asking) -> Any:
     """What pictures are made on, and all that is there."""
     from smalti.runtime.choice import chosen
@@ -184,7 +175,7 @@ ENDPOINTS = (
     Endpoint("POST", "/api/jobs/{id}/retry", "Ask for the same again", retry_job, status=201,
              result="Job"),
     *native_pictures.ENDPOINTS,
-    Endpoint("GET", "/api/models", "All model files", list_models, result="Models"),
+    *native_models.ENDPOINTS,
     Endpoint("GET", "/api/devices", "What pictures are made on", list_devices, result="Devices"),
     Endpoint("GET", "/api/options", "Everything that decides a picture", get_options,
              result="Schema"),

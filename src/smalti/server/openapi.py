@@ -53,7 +53,16 @@ SCHEMAS: dict[str, Schema] = {
     "Jobs": _object(paused={"type": "boolean"}, jobs=_list("Job")),
     "Paused": _object(paused={"type": "boolean"}),
     "Model": _object(name=TEXT, bytes=WHOLE, kind=TEXT, family=TEXT, title=TEXT,
-                     usable={"type": "boolean"}, problem=TEXT, defaults={"type": "object"}),
+                     usable={"type": "boolean"}, problem=TEXT, defaults={"type": "object"},
+                     words={"type": "array", "items": TEXT, "description":
+                            "That an adapter was trained with."},
+                     preview={"type": "boolean", "description": "Whether there is a picture."},
+                     hash={"type": ["string", "null"], "description":
+                           "10 digits of the SHA-256, null until it is known."}),
+    "ModelDefaults": _object(
+        name=TEXT, family=TEXT, defaults={"type": "object"}, about=TEXT,
+        sizes={"type": "array", "items": {"type": "array", "items": WHOLE}},
+        draws={"type": ["array", "null"], "items": TEXT}),
     "Models": _object(models=_list("Model"), warnings={"type": "array", "items": TEXT}),
     "Device": _object(id=TEXT, name=TEXT, kind=TEXT, memory_bytes=WHOLE, cores=WHOLE),
     "Devices": _object(working={"type": "array", "items": TEXT}, devices=_list("Device")),

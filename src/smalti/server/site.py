@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smalti.server.archive import RUNNING, Archive
-from smalti.server.events import Events
+from smalti.server.events import MODELS, Events
 from smalti.server.gallery import Gallery
+from smalti.server.hashes import Hashes
 from smalti.server.previews import Previews
 from smalti.server.queue import JobQueue
 from smalti.server.worker import DeviceWorker
@@ -45,6 +46,8 @@ class Site:
         self.queue = JobQueue(self.archive)
         self.events = Events(self.queue)
         self.previews = Previews(lambda: self.events.watched)
+        self.hashes = Hashes(self.archive, idle=lambda: not self.queue.running(),
+                             known=lambda: self.events.note(MODELS))
         self._models = models
         self._folders: ModelFolders | None = None
         self._opening = threading.Lock()
@@ -70,6 +73,7 @@ class Site:
     def stop(self) -> None:
         """End the work within a step; what is not made yet is made after the next start."""
         self.queue.stop()
+        self.hashes.stop()
         if all([worker.join(STOP_SECONDS) for worker in self.workers]):
             self.archive.close()
             return
