@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -11,12 +13,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from smalti.server.serve import HttpServer, configured, listening
 from smalti.server.site import Site
 
 SECONDS = 60.0
 """That anything may take on a computer that is busy with others."""
 HOST = "127.0.0.1"
+
+
+def base64_of(image: Image.Image) -> str:
+    """A picture as programs send it."""
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def image_of(text: str) -> Image.Image:
+    """A picture of an answer."""
+    return Image.open(io.BytesIO(base64.b64decode(text)))
 
 
 @dataclass

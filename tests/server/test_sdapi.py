@@ -15,7 +15,8 @@ import webuiapi
 from PIL import Image
 from served import HOST, SECONDS, Client
 
-from smalti.server.sdapi_request import translated
+from smalti.server.models import ModelFolders
+from smalti.server.sdapi.fields import translated
 
 RED = Image.new("RGB", (16, 16), "red")
 HALF = Image.new("L", (16, 16))
@@ -134,10 +135,22 @@ def test_a_client_that_goes_away_cancels_its_picture(client: Client) -> None:
     ("txt2img", {"scheduler": 3}, 422, "scheduler is 3"),
     ("txt2img", {"alwayson_scripts": {"ADetailer": {"args": [True]}}}, 422, "script 'ADetailer'"),
     ("txt2img", {"script_name": "xyz plot"}, 422, "script_name is 'xyz plot'"),
-    ("txt2img", {"styles": ["oil"]}, 422, "styles is ['oil']"),
+    ("txt2img", {"styles": ["oil"]}, 422, "styles holds 'oil'; known: none"),
     ("txt2img", {"restore_faces": True}, 422, "restore_faces is True"),
     ("txt2img", {"refiner_checkpoint": "x"}, 422, "refiner_checkpoint is 'x'"),
-    ("txt2img", {"enable_hr": True, "hr_resize_x": 99}, 422, "hr_resize_x is 99"),
+    ("txt2img", {"enable_hr": True, "hr_resize_x": 99}, 422, "hr_resize_x and hr_resize_y are 99"),
+    ("txt2img", {"enable_hr": True, "hr_resize_x": 32, "hr_resize_y": 48, "width": 16,
+                 "height": 16}, 422, "expected the same proportions"),
+    ("txt2img", {"enable_hr": True, "hr_sampler_name": "Heun"}, 422, "both passes have the same"),
+    ("txt2img", {"enable_hr": True, "hr_prompt": "b", "prompt": "a"}, 422, "hr_prompt is 'b'"),
+    ("txt2img", {"lora_paths": ["/etc/passwd"], "lora_alphas": [1]}, 422, "passwd' is no LoRA"),
+    ("txt2img", {"lora_paths": ["style"]}, 422, "a number for each"),
+    ("txt2img", {"ref_images": ["AAAA"]}, 422, "ref_images is ['AAAA']"),
+    ("txt2img", {"infotext": "a\nSteps: 3"}, 422, "infotext is"),
+    ("options", {"forge_additional_modules": ["C:\\windows\\ae.safetensors"]}, 422,
+     "is no VAE or text encoder in the folders"),
+    ("options", {"forge_additional_modules": ["../ae"]}, 422, "no text-encoder is named '../ae'"),
+    ("interrogate", {"image": "AAAA"}, 422, "interrogate"), ("segment", {}, 422, "segment"),
     ("txt2img", {"enable_hr": True, "hr_upscaler": "4x"}, 422, "no esrgan is named '4x'"),
     ("txt2img", {"batch_size": 9, "n_iter": 9}, 422, "batch_size times n_iter is 81"),
     ("txt2img", {"batch_size": 0.5}, 422, "batch_size is 0.5"),
@@ -148,7 +161,7 @@ def test_a_client_that_goes_away_cancels_its_picture(client: Client) -> None:
     ("img2img", {"init_images": ["", ""]}, 422, "several pictures"),
     ("img2img", {"init_images": ["AAAA"], "resize_mode": 2}, 422, "resize_mode is 2"),
     ("png-info", {"image": "AAAA"}, 422, "image is no picture"),
-    ("options", {"samples_format": "gif"}, 422, "pictures are written as png"),
+    ("options", {"samples_format": "gif"}, 422, "samples_format is 'gif'; expected one of png"),
     ("options", {"x": "y" * 100_001}, 422, "more than 100000 characters"),
 ])
 def test_what_is_not_understood_is_refused_by_name(
@@ -165,7 +178,8 @@ def test_what_says_nothing_changes_nothing() -> None:
                 "ADetailer": {"args": [False]}}, "subseed": -1, "hr_scale": 2,
             "denoising_strength": 0.7, "seed_resize_from_h": -1, "comments": {}}
     plain = {"prompt": "a", "steps": 20.0, "width": None}
-    assert translated({**plain, **idle}, {}) == translated(plain, {}) == {
+    assert translated({**plain, **idle}, {}, ModelFolders()) == translated(
+        plain, {}, ModelFolders()) == {
         "prompt": "a", "steps": 20, "seed": -1, "batch_size": 1, "rng": "cuda"}
 
 
@@ -174,6 +188,6 @@ def test_a_picture_that_is_cut_to_size_keeps_its_sides_in_proportion() -> None:
     Image.linear_gradient("L").resize((32, 16)).convert("RGB").save(wide, "PNG")
     text = base64.b64encode(wide.getvalue()).decode()
     found = translated({"prompt": "a", "init_images": [text], "resize_mode": 1, "width": 16,
-                        "height": 16}, {})
+                        "height": 16}, {}, ModelFolders())
     with Image.open(io.BytesIO(base64.b64decode(found["image"]))) as cut:
         assert cut.size == (16, 16)

@@ -97,7 +97,8 @@ class Companion:
 
 
 def open_companion(path: str | Path, pooled: bool | None = None) -> Companion:
-    """The network in a file of any format, or in a diffusers folder of one model.
+    """The network in a file of any format, or in a diffusers folder of one model, which the file of
+    its weights may be given for.
 
     `pooled` says of a ControlNet that only the mean over all pixels is handed on; where it is None,
     the folder says so, or "shuffle" in the name. A number in the file, or "canny" in the name,
@@ -105,7 +106,8 @@ def open_companion(path: str | Path, pooled: bool | None = None) -> Companion:
     such network, or one with tensors that are missing, too many or of other shapes.
     """
     path = Path(checked_path(path, "loading", "the path of a model file, or of a folder"))
-    stated = read_json(path / "config.json") if (path / "config.json").is_file() else {}
+    folder = path.parent if path.name.startswith(WEIGHTS) else path
+    stated = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     file = open_tensors(_weights(path) if path.is_dir() else path)
     shapes = {name: file.shape(name) for name in file}
     for name, words in OTHERS.items():

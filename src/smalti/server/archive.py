@@ -292,6 +292,16 @@ class Archive:
             base.execute("INSERT OR REPLACE INTO switches VALUES ('paused', '1')" if value else
                          "DELETE FROM switches WHERE name = 'paused'")
 
+    def kept(self, name: str) -> str | None:
+        """What was kept under a name."""
+        rows = self._all("SELECT value FROM switches WHERE name = ?", name)
+        return str(rows[0][0]) if rows else None
+
+    def keep(self, name: str, value: str) -> None:
+        """Keep a text under a name."""
+        with self.transaction() as base:
+            base.execute("INSERT OR REPLACE INTO switches VALUES (?, ?)", (name, value))
+
     # pictures
 
     def picture(self, id: int) -> PictureRecord | None:

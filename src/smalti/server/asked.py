@@ -183,6 +183,13 @@ def read_picture(text: object, what: str) -> Image.Image:
                          f"{', '.join(INPUT_FORMATS)}") from None
 
 
+def as_base64(shown: Image.Image) -> str:
+    """A picture as a request gives it: PNG in base64."""
+    stream = io.BytesIO()
+    shown.save(stream, "PNG")
+    return base64.b64encode(stream.getvalue()).decode()
+
+
 def _list(what: str, given: object, most: int) -> list[Any]:
     """A list of JSON, empty where nothing is given."""
     if given is None:

@@ -20,6 +20,7 @@ from smalti.server.archive import JobRecord, PictureRecord
 if TYPE_CHECKING:
     from smalti.diffusion.result import Result
     from smalti.server.thumbnails import Thumbnails
+    from smalti.server.upscaling import Enlarged
 
 THUMBNAILS = ".thumbnails"
 """The folder of small pictures, below that of results."""
@@ -45,7 +46,7 @@ class Gallery:
 
         return Thumbnails(self.root / THUMBNAILS)
 
-    def write(self, job: JobRecord, result: Result) -> list[PictureRecord]:
+    def write(self, job: JobRecord, result: Result | Enlarged) -> list[PictureRecord]:
         """Write the pictures of a job; all of them, or none. Raises OutputError."""
         from smalti.diffusion.made_picture import save_whole
 

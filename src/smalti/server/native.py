@@ -41,9 +41,9 @@ def one(site: Site, job: JobRecord) -> dict[str, Any]:
 def create_job(site: Site, call: Asking) -> Any:
     """A picture is asked for: checked, and put in the queue."""
     from smalti.runtime.choice import chosen
-    from smalti.server.asked import opened
+    from smalti.server.upscaling import opened_any
 
-    asked = opened(call.body, site.folders())
+    asked = opened_any(call.body, site.folders())
     if asked.device is not None:
         known = [chosen(worker.device) for worker in site.workers]
         if asked.device not in known:
@@ -130,6 +130,14 @@ def request_body() -> Schema:
     return request_schema()
 
 
+def job_body() -> Schema:
+    """The schema of what a job may ask for: a picture, or that one is enlarged."""
+    from smalti.server.upscaling import UPSCALING
+
+    return {"anyOf": [{name: value for name, value in each.items() if name != "$schema"}
+                      for each in (request_body(), UPSCALING)]}
+
+
 def get_options(site: Site, call: Asking) -> Any:
     """Everything that decides a picture, as JSON Schema: types, ranges, defaults, what it is for.
     """
@@ -160,7 +168,7 @@ def _pause_body() -> Schema:
 
 STATE: Schema = {"type": "string", "enum": list(STATES)}
 ENDPOINTS = (
-    Endpoint("POST", "/api/jobs", "Ask for a picture", create_job, body=request_body, status=201,
+    Endpoint("POST", "/api/jobs", "Ask for a picture", create_job, body=job_body, status=201,
              result="Job"),
     Endpoint("GET", "/api/jobs", "Jobs, those that run and wait first", list_jobs,
              query={"state": STATE, "limit": LIMIT}, result="Jobs"),

@@ -15,9 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from smalti.errors import InputError
-from smalti.server import native, page_files, sdapi
+from smalti.server import native, page_files
 from smalti.server.connection import Connection
 from smalti.server.guard import Guard, problem
+from smalti.server.sdapi.routes import routes as sdapi_routes
 from smalti.server.site import Site
 
 CONNECTIONS_MAX = 512
@@ -40,7 +41,7 @@ def application(site: Site, host: str = "127.0.0.1", token: str | None = None) -
     guard = Middleware(Guard, names=names, token=token, open_to_others=not is_loopback(host))
     return Starlette(
         routes=[*page_files.routes(), *native.streams(site),
-                *(each.route(site) for each in native.ENDPOINTS), *sdapi.routes(site)],
+                *(each.route(site) for each in native.ENDPOINTS), *sdapi_routes(site)],
         middleware=[guard], lifespan=lifespan,
         exception_handlers={HTTPException: refused, Exception: defect})
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from smalti.models.config import VaeConfig
     from smalti.server.asked import Asked
     from smalti.server.models import ModelFolders
+    from smalti.server.upscaling import AskedUpscaling
 
 PIPELINES_KEPT = 8
 """Models that stay open: their weights share the memory of the device, what is kept of the others
@@ -99,10 +100,13 @@ class DeviceWorker:
             raise
 
     def _make(self, job: JobRecord) -> None:
-        from smalti.server.asked import opened
+        from smalti.server.upscaling import AskedUpscaling, opened_any
 
         self._job = job.id
-        asked = opened(job.request, self._folders)
+        asked = opened_any(job.request, self._folders)
+        if isinstance(asked, AskedUpscaling):
+            self._enlarge(job, asked)
+            return
         pipe = self._pipeline(asked)
         pipe.loras = [(file.path, weight, text_weight) if text_weight is not None else
                       (file.path, weight) for file, weight, text_weight in asked.loras]
@@ -144,6 +148,32 @@ class DeviceWorker:
             self._decoders = TinyDecoders(self.device, self._loading.get("threads"))
         return self._decoders.of(vae, self._folders.of_kind("taesd"))
 
+    def _enlarge(self, job: JobRecord, asked: AskedUpscaling) -> None:
+        """Run a job that enlarges a picture, to its end."""
+        from smalti.diffusion.upscale import Upscaler
+        from smalti.server.upscaling import enlarged
+
+        started = time.perf_counter()
+
+        def tell(tile: int, tiles: int) -> None:
+            if self._queue.unwanted(job.id):
+                raise _UnwantedError
+            self._queue.advance(job.id, step=tile - 1, steps=tiles, doing="enlarging")
+
+        upscaler = Upscaler.load(asked.upscaler.path, self._loading.get("precision", "auto"),
+                                 self._loading.get("threads"), device=self.device)
+        upscaler.residents = self._residents or upscaler.residents
+        try:
+            result = enlarged(asked, upscaler, tell)
+        except _UnwantedError:
+            self._queue.drop(job)
+            return
+        finally:
+            upscaler.end()
+        pictures = self._gallery.write(job, result)
+        seconds = time.perf_counter() - started
+        self._settle(lambda: self._queue.finish(job, pictures, [], {"upscaler": seconds}))
+
     def _pipeline(self, asked: Asked) -> Pipeline:
         """The model of a job, which stays open for others; memory is shared by all of them."""
         from smalti.diffusion.pipeline import Pipeline
@@ -168,6 +198,11 @@ class DeviceWorker:
     def _progress(self, text: str) -> None:
         self._queue.advance(self._job, doing=text)
 
+    def unload(self) -> None:
+        """Forget all models, so that their memory is free when the job that runs has ended."""
+        self._pipelines.clear()
+        self._residents = None
+
     def _fail(self, job: JobRecord, error: str, message: str) -> None:
         self._settle(lambda: self._queue.fail(job, error, message))
 
@@ -182,6 +217,10 @@ class DeviceWorker:
                 if not self._queue.stopping:
                     continue
             return
+
+
+class _UnwantedError(Exception):
+    """A picture that is being enlarged is not wanted any more."""
 
 
 def _changed(path: Path | None) -> float:

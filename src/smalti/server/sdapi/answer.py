@@ -1,0 +1,106 @@
+"""What is answered when a job of the web UI's API has ended: pictures, and how they came about."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from starlette.responses import JSONResponse, Response
+
+from smalti.diffusion.made_picture import MadePicture
+from smalti.diffusion.metadata import parse
+from smalti.server.archive import CANCELLED, DONE, JobRecord, PictureRecord, without_pictures
+from smalti.server.guard import problem
+from smalti.server.sdapi.webui import FORMATS, WebUi
+
+QUALITY = 80
+"""Of JPEG and WebP, as of A1111."""
+INPUT_ERRORS = ("InputError", "CheckpointError", "UnknownFamilyError", "UnknownOptionError",
+                "UnknownDeviceError", "UnsupportedError")
+"""Names of errors of jobs that are about what was asked for."""
+
+
+def failed(job: JobRecord) -> Response | None:
+    """Why a job gives no pictures; None for one that is done, or was cancelled."""
+    if job.state in (DONE, CANCELLED):
+        return None
+    return problem(422 if job.error in INPUT_ERRORS else 500, job.error or "Stopped",
+                   job.message or "the server was stopped")
+
+
+def made(webui: WebUi, fields: dict[str, Any], job: JobRecord) -> Response:
+    """The answer to txt2img or img2img."""
+    if (refused := failed(job)) is not None:
+        return refused
+    site, options = webui.site, webui.options() | (fields.get("override_settings") or {})
+    pictures = site.archive.pictures(job=job.id)[::-1]
+    found = [(each, site.gallery.file(each)) for each in pictures]
+    images = []
+    if fields.get("send_images", True) is not False:
+        images = [encoded(path, each.text, options) for each, path in found if path]
+    echo = without_pictures(fields)
+    for name in ("init_images", "mask"):
+        if name in fields:
+            echo[name] = fields[name] if fields.get("include_init_images") else None
+    return JSONResponse({"images": images, "parameters": echo,
+                         "info": json.dumps(info(job, pictures))})
+
+
+def enlarged(webui: WebUi, fields: dict[str, Any], made: JobRecord | Image.Image) -> str:
+    """A picture that was enlarged, in base64."""
+    from smalti.server.asked import as_base64
+    from smalti.server.sdapi.extras import cropped
+
+    if isinstance(made, Image.Image):
+        return as_base64(cropped(made, fields))
+    path = next((path for each in webui.site.archive.pictures(job=made.id)
+                 if (path := webui.site.gallery.file(each))), None)
+    if path is None:
+        return ""  # it was cancelled
+    if fields.get("resize_mode") != 1:
+        return encoded(path, "", {})
+    with Image.open(path) as picture:
+        return as_base64(cropped(picture, fields))
+
+
+def encoded(path: Path, text: str, options: dict[str, Any]) -> str:
+    """A picture in base64, in the format that the options say, with its settings."""
+    kind = FORMATS.get(str(options.get("samples_format")).lower(), "PNG")
+    if kind == "PNG":
+        return base64.b64encode(path.read_bytes()).decode()
+    quality, stream = options.get("jpeg_quality"), io.BytesIO()
+    with Image.open(path) as picture:
+        MadePicture.of(picture.convert("RGB"), text).save(
+            stream, kind, quality=quality if isinstance(quality, int) else QUALITY)
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def info(job: JobRecord, pictures: list[PictureRecord]) -> dict[str, Any]:
+    """How pictures came about, with the names of A1111."""
+    texts = [each.text for each in pictures]
+    parts = [parse(text) for text in texts]
+    first = parts[0] if parts else parse("")
+    seeds = [each.seed for each in pictures]
+    return {
+        "prompt": first.prompt, "all_prompts": [each.prompt for each in parts],
+        "negative_prompt": first.negative_prompt,
+        "all_negative_prompts": [each.negative_prompt for each in parts],
+        "seed": seeds[0] if seeds else job.request.get("seed", -1), "all_seeds": seeds,
+        "subseed": job.request.get("variation_seed", -1), "all_subseeds": [-1] * len(seeds),
+        "subseed_strength": job.request.get("variation_strength", 0),
+        "width": pictures[0].width if pictures else 0,
+        "height": pictures[0].height if pictures else 0,
+        "sampler_name": first.pairs.get("Sampler", ""),
+        "cfg_scale": float(first.pairs.get("CFG scale", 0)),
+        "steps": int(first.pairs.get("Steps", 0)), "batch_size": len(pictures),
+        "restore_faces": False, "sd_model_name": first.pairs.get("Model", ""),
+        "sd_model_hash": first.pairs.get("Model hash"), "sd_vae_name": job.request.get("vae"),
+        "sd_vae_hash": None, "denoising_strength": job.request.get("strength"),
+        "extra_generation_params": {}, "index_of_first_image": 0, "infotexts": texts, "styles": [],
+        "job_timestamp": "", "clip_skip": int(first.pairs.get("Clip skip", 1)),
+        "version": first.pairs.get("Version", ""), "warnings": job.warnings,
+    }

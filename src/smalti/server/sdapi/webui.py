@@ -1,0 +1,114 @@
+"""What the web UI's API keeps beside the site: options that clients set, and names of tasks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from smalti.errors import InputError, SmaltiError
+from smalti.server.archive import JobRecord
+from smalti.server.site import Site
+
+TASKS_KEPT = 1000
+"""Tasks whose end is still told of, for clients that ask until they hear of it."""
+OPTION_CHARACTERS_MAX = 100_000
+"""Of all options that clients set, as JSON: a hundred times what they do."""
+KEPT = "options of the web UI"
+"""What the archive knows the options as."""
+FORMATS = {"png": "PNG", "jpg": "JPEG", "jpeg": "JPEG", "webp": "WEBP"}
+"""Of pictures in answers, by the option `samples_format`."""
+USUAL: dict[str, Any] = {
+    "samples_format": "png", "sd_vae": "Automatic", "randn_source": "NV",
+    "CLIP_stop_at_last_layers": 1, "forge_additional_modules": [], "live_previews_enable": True,
+    "jpeg_quality": 80}
+
+
+class WebUi:
+    """The state of this API; `keep` tells whether pictures stay in the gallery once sent."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self._tasks: OrderedDict[str, str | None] = OrderedDict()
+        self._turn = threading.Lock()
+        self._set: dict[str, Any] = json.loads(site.archive.kept(KEPT) or "{}")
+
+    def options(self) -> dict[str, Any]:
+        """All options, those that were set in place of the usual ones."""
+        from smalti.server.sdapi.lists import title
+
+        with self._turn:
+            known = {**USUAL, **self._set}
+        if "sd_model_checkpoint" not in known:
+            known["sd_model_checkpoint"] = title(self.site.folders().all()[0])
+        return known
+
+    def set(self, options: dict[str, Any]) -> None:
+        """Set options, which are kept. Raises InputError for those that cannot be."""
+        from smalti.server.models import MODEL
+        from smalti.server.sdapi.fields import NO_VAE, modules
+        from smalti.server.sdapi.files import found_file
+        from smalti.server.sdapi.lists import title
+
+        wanted, folders = dict(options), self.site.folders()
+        kind = wanted.get("samples_format", "png")
+        if not isinstance(kind, str) or kind.lower() not in FORMATS:
+            raise InputError(f"samples_format is {kind!r:.80}; expected one of "
+                             f"{', '.join(FORMATS)}")
+        if wanted.get("sd_model_checkpoint"):
+            wanted["sd_model_checkpoint"] = title(found_file(
+                folders, wanted["sd_model_checkpoint"], MODEL))
+        if wanted.get("sd_vae") not in NO_VAE:
+            found_file(folders, wanted["sd_vae"], "vae")
+        modules(wanted.get("forge_additional_modules"), folders)
+        with self._turn:
+            both = {**self._set, **wanted}
+            text = json.dumps(both)
+            if len(text) > OPTION_CHARACTERS_MAX:
+                raise InputError(f"all options take more than {OPTION_CHARACTERS_MAX} characters")
+            self.site.archive.keep(KEPT, text)
+            self._set = both
+
+    def submit(self, fields: dict[str, Any]) -> JobRecord:
+        """A job for fields of txt2img or img2img. Raises what asking for a job does."""
+        from smalti.server.asked import opened
+        from smalti.server.sdapi.fields import translated
+
+        task = fields.get("force_task_id")
+        try:
+            folders = self.site.folders()
+            wanted = translated(fields, self.options(), folders)
+            opened(wanted, folders)
+            job = self.site.queue.submit(wanted)
+        except SmaltiError:
+            self._note(task, None)  # whoever asks for this task is told that it has ended
+            raise
+        self._note(task, job.id)
+        return job
+
+    def _note(self, task: object, job: str | None) -> None:
+        """Know a task by the name that its client gave it."""
+        if not isinstance(task, str):
+            return
+        with self._turn:
+            self._tasks[task] = job
+            self._tasks.move_to_end(task)
+            while len(self._tasks) > TASKS_KEPT:
+                self._tasks.popitem(last=False)
+
+    def is_known(self, task: object) -> bool:
+        """Whether a task was begun, or refused."""
+        with self._turn:
+            return isinstance(task, str) and task in self._tasks
+
+    def task(self, name: object) -> JobRecord | None:
+        """The job of a task that a client named; None where there is none any more."""
+        with self._turn:
+            id = self._tasks.get(name) if isinstance(name, str) else None
+        return None if id is None else self.site.archive.job(id)
+
+    def task_names(self) -> dict[str, str]:
+        """The names of tasks by the ids of their jobs."""
+        with self._turn:
+            return {job: task for task, job in self._tasks.items() if job is not None}

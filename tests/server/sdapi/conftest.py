@@ -1,0 +1,50 @@
+"""A server with a ControlNet, an upscaler and styles beside the tiny model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import webuiapi
+from safetensors.numpy import save_file
+from served import HOST, Client, opened, served
+from tiny_model import TINY
+
+from smalti.benchmark.weights import seeded
+from smalti.models import ControlNetConfig, SrvggConfig, controlnet_graph, upscaler_graph
+
+
+@pytest.fixture(scope="module")
+def equipped(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
+    """The folder of models with a ControlNet for the tiny one, an upscaler, and styles."""
+    root = tmp_path_factory.mktemp("equipped")
+    shutil.copytree(models, root, dirs_exist_ok=True)
+    folder = root / "models" / "ControlNet" / "edges"
+    folder.mkdir(parents=True)
+    graph = controlnet_graph(ControlNetConfig(TINY.denoiser, hint_channels=(4, 8)), 1, 2, 2)
+    save_file({name: seeded(name, value.shape) for name, value in graph.parameters.items()},
+              folder / "diffusion_pytorch_model.safetensors")
+    (folder / "config.json").write_text(json.dumps(
+        {"norm_num_groups": 8, "attention_head_dim": 2, "block_out_channels": [16, 32]}))
+    (root / "models" / "ESRGAN").mkdir()
+    graph = upscaler_graph(SrvggConfig(4, 1, 2), 1, 8, 8)
+    save_file({name: seeded(name, value.shape) for name, value in graph.parameters.items()},
+              root / "models" / "ESRGAN" / "RealESRGAN_x4plus.safetensors")
+    (root / "styles.csv").write_text(
+        'name,prompt,negative_prompt\noil,"oil on canvas",blurry\nphoto,a photo of {prompt},\n')
+    return root
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory, equipped: Path) -> Iterator[Client]:
+    with served(opened(tmp_path_factory.mktemp("pictures"), equipped)) as found:
+        found.post("/sdapi/v1/options", {"sd_model_checkpoint": "tiny"})
+        yield found
+
+
+@pytest.fixture
+def api(client: Client) -> webuiapi.WebUIApi:
+    return webuiapi.WebUIApi(host=HOST, port=client.port, sampler="Euler a", steps=2)

@@ -1,0 +1,44 @@
+"""Pictures that are enlarged."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+import webuiapi
+from PIL import Image
+from served import Client, base64_of
+
+SCENE = Image.linear_gradient("L").resize((32, 16)).convert("RGB")
+
+
+def test_extras_enlarge_pictures(api: webuiapi.WebUIApi, client: Client) -> None:
+    one = api.extra_single_image(SCENE, upscaler_1="RealESRGAN_x4plus", upscaling_resize=2)
+    assert one.image.size == (64, 32)
+    fitted = api.extra_single_image(SCENE, resize_mode=1, upscaling_resize_w=40,
+                                    upscaling_resize_h=40, upscaler_1="R-ESRGAN 4x+")
+    assert fitted.image.size == (40, 40)
+    two = api.extra_batch_images([SCENE, SCENE], upscaler_1="Lanczos", upscaling_resize=1.5)
+    assert [each.size for each in two.images] == [(48, 24)] * 2
+    assert api.extra_single_image(SCENE).image.size == SCENE.size
+    names = [each["name"] for each in api.get_upscalers()]
+    assert names == ["None", "Lanczos", "Nearest", "RealESRGAN_x4plus"]
+    made = client.made(prompt="a", model="tiny", steps=1, seed=9)["pictures"][0]
+    content = base64.b64encode(client.get(made["file"]).content).decode()
+    job = client.made(upscaler="RealESRGAN_x4plus", image=content)
+    assert job["pictures"][0]["seed"] == 9 and job["pictures"][0]["width"] == 32
+    assert "Postprocess upscale by: 2" in job["pictures"][0]["text"]
+
+
+@pytest.mark.parametrize(("fields", "said"), [
+    ({"upscaler_1": "SwinIR 4x"}, "no esrgan is named 'SwinIR 4x'"),
+    ({"gfpgan_visibility": 1}, "faces are not restored"), ({"image": ""}, "image is no picture"),
+    ({"upscaler_2": "Lanczos", "extras_upscaler_2_visibility": 0.5}, "one upscaler"),
+    ({"upscaling_resize": 99}, "upscaling_resize is 99"), ({"resize_mode": 3}, "resize_mode is 3"),
+    ({"resize_mode": 1, "upscaling_resize_w": 10**6}, "upscaling_resize_w is 1000000"),
+    ({"imageList": []}, "imageList is []"), ({"rembg": "u2net"}, "rembg is 'u2net'")])
+def test_extras_that_cannot_be_are_refused(client: Client, fields: dict[str, Any], said: str
+                                           ) -> None:
+    answer = client.post("/sdapi/v1/extra-single-image", {"image": base64_of(SCENE), **fields})
+    assert answer.status == 422 and said in answer.json["message"]

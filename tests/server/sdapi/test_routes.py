@@ -1,0 +1,133 @@
+"""Lists, styles, options and formats of the web UI's API, and Easy Diffusion's dialect of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import webuiapi
+from PIL import Image
+from served import Client, base64_of, image_of, opened, served
+
+from smalti.errors import InputError
+from smalti.server.models import ModelFolders
+from smalti.server.sdapi.files import found_file
+
+SCENE = Image.linear_gradient("L").resize((32, 16)).convert("RGB")
+SMALL = {"prompt": "a red apple", "width": 16, "height": 16, "steps": 2, "seed": 3,
+         "sd_model_checkpoint": "tiny"}
+
+
+def test_what_programs_list_is_there(api: webuiapi.WebUIApi, client: Client) -> None:
+    assert api.has_controlnet and not api.has_adetailer
+    assert [each["name"] for each in api.get_prompt_styles()] == ["oil", "photo"]
+    assert api.get_latent_upscale_modes() == [{"name": "Latent"}]
+    assert api.get_realesrgan_models()[0]["name"] == "RealESRGAN_x4plus"
+    assert api.get_hypernetworks() == api.get_face_restorers() == api.get_sd_vae() == []
+    assert api.get_memory()["ram"]["total"] > 0 and api.get_cmd_flags()["api"]
+    assert api.get_embeddings() == {"loaded": {}, "skipped": {}}
+    for path in ("sd-modules", "extensions", "script-info"):
+        assert client.get(f"/sdapi/v1/{path}").status == 200
+    assert client.get("/internal/pending-tasks").json == {"size": 0, "tasks": []}
+    for path in ("refresh-checkpoints", "refresh-loras", "unload-checkpoint", "reload-checkpoint",
+                 "skip"):
+        assert client.ask("POST", f"/sdapi/v1/{path}").status == 200
+
+
+def test_styles_are_added_to_prompts(client: Client) -> None:
+    answer = client.post("/sdapi/v1/txt2img", {
+        **SMALL, "sd_model_checkpoint": None, "styles": ["oil", "photo"], "send_images": False})
+    info = json.loads(answer.json["info"])
+    assert answer.json["images"] == [] and info["negative_prompt"] == "blurry"
+    assert info["prompt"] == "a photo of a red apple, oil on canvas"
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "webp", "png"])
+def test_pictures_come_in_the_format_that_is_set(client: Client, kind: str) -> None:
+    answer = client.post("/sdapi/v1/txt2img", {
+        "prompt": "a", "steps": 1, "override_settings": {"samples_format": kind}})
+    image = image_of(answer.json["images"][0])
+    assert image.format == kind.upper()
+    text = client.post("/sdapi/v1/png-info", {"image": answer.json["images"][0]}).json["info"]
+    assert text == json.loads(answer.json["info"])["infotexts"][0]
+
+
+def test_a_model_is_found_by_title_name_or_path(equipped: Path) -> None:
+    folders = ModelFolders([equipped])
+    place = equipped / "models" / "Stable-diffusion" / "small" / "tiny.safetensors"
+    for name in ("tiny", "small/tiny.safetensors [0123456789]", "small\\tiny.safetensors",
+                 str(place)):
+        assert found_file(folders, name, "model").path == place
+    for name in (str(place.parent / ".." / ".." / "x.safetensors"), "C:\\x.safetensors", "/\0",
+                 str(Path(__file__)), 3):
+        with pytest.raises(InputError):
+            found_file(folders, name, "model")
+
+
+def test_easy_diffusion_makes_a_picture(client: Client, equipped: Path) -> None:
+    """What `backends/webui_common.py` of Easy Diffusion does, in its order."""
+    def post(path: str, body: Any = None) -> Any:
+        return client.post(f"/v1{path}", body)
+
+    assert client.get("/v1/internal/ping").content == b"OK"
+    usual = {"show_progress_every_n_steps": 3, "show_progress_grid": True,
+             "live_previews_enable": False, "forge_additional_modules": []}
+    assert post("/sdapi/v1/options", usual).status == 200
+    options = client.get("/v1/sdapi/v1/options").json
+    assert usual.items() <= options.items()
+    assert post("/sdapi/v1/options", {"sd_model_checkpoint": "small/tiny.safetensors",
+                                      "forge_additional_modules": []}).status == 200
+    lora = str(equipped / "models" / "Lora" / "style.safetensors")
+    asked = {"force_task_id": "one", "prompt": "a red apple", "negative_prompt": "", "steps": 2,
+             "sampler_name": "Euler a", "scheduler": "simple", "seed": 42, "cfg_scale": 7.5,
+             "batch_size": 1, "width": 16, "height": 16, "lora_paths": [lora],
+             "lora_alphas": [0.5]}
+    assert post("/internal/progress", {"id_task": "one"}).status == 404
+    answer = post("/sdapi/v1/txt2img", asked)
+    assert answer.status == 200 and len(answer.json["images"]) == 1
+    assert "style" in json.loads(answer.json["info"])["infotexts"][0]
+    done = post("/internal/progress", {"id_task": "one", "live_preview": False,
+                                       "id_live_preview": -1}).json
+    assert done["completed"] and {"progress", "live_preview", "id_live_preview"} <= done.keys()
+    masked = {**asked, "force_task_id": "two", "init_images": [base64_of(SCENE)],
+              "denoising_strength": 0.5, "mask": base64_of(SCENE), "include_init_images": True,
+              "inpainting_fill": 0, "initial_noise_multiplier": 1, "inpaint_full_res": 0,
+              "inpaint_full_res_padding": 32, "resize_mode": 1, "mask_blur": 4}
+    answer = post("/sdapi/v1/img2img", masked)
+    assert answer.status == 200 and answer.json["parameters"]["init_images"]
+    assert client.get("/v1/sdapi/v1/models").json["checkpoint"][1:] == ["small/tiny.safetensors"]
+    upscaled = post("/sdapi/v1/extra-batch-images", {
+        "upscaler_1": "R-ESRGAN 4x+", "upscaling_resize": 4,
+        "imageList": [{"data": base64_of(SCENE), "name": "a"}]})
+    assert image_of(upscaled.json["images"][0]).size == (128, 64)
+
+
+@pytest.mark.parametrize("fields", [{"sampler_name": "none"}, {"width": 17},
+                                    {"lora_paths": ["/etc/passwd"], "lora_alphas": [1.0]}])
+def test_a_task_of_easy_diffusion_that_fails_completes(client: Client, fields: dict[str, Any]
+                                                       ) -> None:
+    name = f"task of {fields}"
+    answer = client.post("/v1/sdapi/v1/txt2img", {"prompt": "a", "steps": 1, "force_task_id": name,
+                                                  **fields})
+    assert answer.status == 500 and answer.json["message"]
+    assert client.post("/v1/internal/progress", {"id_task": name}).json["completed"]
+    assert client.post("/v1/internal/progress", {}).status == 400
+
+
+def test_options_are_kept_when_the_server_starts_again(tmp_path: Path, equipped: Path) -> None:
+    with served(opened(tmp_path, equipped)) as first:
+        first.post("/sdapi/v1/options", {"sd_model_checkpoint": "tiny", "mine": {"a": [1]}})
+    with served(opened(tmp_path, equipped)) as second:
+        options = second.get("/sdapi/v1/options").json
+        assert options["mine"] == {"a": [1]}
+        assert options["sd_model_checkpoint"].startswith("small/tiny.safetensors")
+
+
+def test_models_are_unloaded_and_loaded_again(client: Client) -> None:
+    asked = {"prompt": "a", "model": "tiny", "steps": 1}
+    before = client.made(**asked)["pictures"][0]
+    assert client.site.workers[0].unload() is None
+    after = client.made(**asked)["pictures"][0]
+    assert client.get(before["file"]).content == client.get(after["file"]).content
