@@ -2,14 +2,16 @@
 
 import { base64, get, pictureFile, post, query, remove } from "./api.js";
 import { takeEdited, takeFile } from "./init_picture.js";
-import { asked, asking, chosen, controls, dismissed, dropJob, followed, given, jobs, keepJob, models,
-  options, refused, running, say, sayAll, theme, usual, value } from "./state.js";
+import { asked, asking, chosen, controls, dismissed, dropJob, followed, given, jobs, keepJob,
+  models, options, refused, running, say, sayAll, theme, usual, value } from "./state.js";
 
 /** How far "a little different" goes towards other noise: the motif stays, details change. */
 const LITTLE = 0.15;
 /** How much of a picture "change" makes anew: its layout stays. */
 const CHANGED = 0.6;
 const LARGER = 2;
+/** How much the second pass of "larger" makes anew: details, so that it stays the same picture. */
+const LARGER_CHANGED = 0.35;
 const SEED_END = 2 ** 32;
 /** Requests with pictures, by the id of their job: the server tells requests without them. */
 const sent = new Map();
@@ -91,7 +93,7 @@ export async function carried(picture) {
 export async function metadata(file) {
   const told = await post("/api/metadata", { picture: await base64(file) });
   const found = { ...told.options };
-  const named = models.value.find((each) => each.kind === "model" && each.usable
+  const named = models.value.find((each) => isModel(each) && each.usable
     && stem(each.name) === stem(told.model ?? ""));
   if (named) found.model = named.name;
   if (told.loras?.length) {
@@ -104,6 +106,8 @@ export async function metadata(file) {
   }
   return { told, request: found };
 }
+
+const isModel = (file) => file.kind === "model";
 
 /** A name without folders and ending, as texts have it. */
 export function stem(name) {
@@ -131,8 +135,10 @@ export const different = (picture) => attempt(async () => create({
 /** The same picture, larger, in a second pass. */
 export const larger = (picture) => attempt(async () => {
   const wanted = { ...await requestOf(picture), batch_size: 1 };
-  await create({ ...wanted, hires: Math.min((wanted.hires ?? 1) * LARGER,
-    options.value.hires?.maximum ?? LARGER) });
+  const upscaler = models.value.find((each) => each.kind === "esrgan" && each.usable)?.name;
+  await create({ hires_strength: LARGER_CHANGED, ...upscaler && { hires_upscaler: upscaler },
+    ...wanted, hires: Math.min((wanted.hires ?? 1) * LARGER,
+      options.value.hires?.maximum ?? LARGER) });
 });
 
 /** Begin the next picture with this one. */
@@ -154,7 +160,8 @@ export const edit = (picture) => attempt(async () => {
 export function useAll(wanted) {
   const next = {};
   for (const [name, each] of Object.entries(wanted)) {
-    const own = name !== "prompt" && JSON.stringify(each) === JSON.stringify(usual(name));
+    const own = name === "model" ? each === models.value.find(isModel)?.name
+      : name !== "prompt" && JSON.stringify(each) === JSON.stringify(usual(name));
     if (each !== null && !["image", "mask", "controls"].includes(name) && !own) next[name] = each;
   }
   asked.value = { prompt: "", ...next };

@@ -14,12 +14,13 @@ const FIRST = ["size", "steps", "guidance_scale", "seed", "batch_size"];
 /** Options with controls elsewhere: boxes, pictures, and what another chip has. */
 const ELSEWHERE = ["prompt", "negative_prompt", "width", "height", "image", "mask", "controls",
   "loras", "model", "device", "extend"];
+/** Options of the picture that is given, which the chip of that picture has. */
+const OF_PICTURE = ["strength", "mask_blur", "only_masked", "padding"];
 /** Options that one chip has together, under the first of them. */
 const TOGETHER = {
   sampler: ["sampler", "noise"],
   hires: ["hires", "hires_upscaler", "hires_strength", "hires_steps"],
   variation_strength: ["variation_strength", "variation_seed"],
-  strength: ["strength", "mask_blur", "only_masked", "padding"],
   skip_layers: ["skip_layers", "skip_guidance"],
 };
 
@@ -31,7 +32,7 @@ const GROUPS = { picture: "Picture", steps: "Steps", guidance: "Guidance", text:
 export function Chips() {
   const [more, setMore] = useState(false);
   const others = Object.keys(options.value).filter((name) => !ELSEWHERE.includes(name)
-    && !FIRST.includes(name) && differs(name));
+    && !FIRST.includes(name) && !OF_PICTURE.includes(name) && differs(name));
   const shown = new Set(others.map((name) => leader(name)));
   const negative = asked.value.negative_prompt !== undefined;
   return html`<div class="chips" role="group" aria-label="Settings">

@@ -1,7 +1,7 @@
 // Fields that are made of the JSON Schema of an option: its type, range, default and help.
 
 import { html } from "./ui.js";
-import { asked, differs, options, say, usual } from "./state.js";
+import { about, asked, differs, options, say, usual } from "./state.js";
 
 /** What options are called; others are called by their name. */
 const TITLES = {
@@ -28,10 +28,15 @@ const SLIDERS = {
   variation_strength: [0, 1, 0.05], width: [64, 2048, 64],
 };
 
+/** What an option is where nothing is said, in a few words. */
+function usually(name) {
+  return (options.value[name]?.usual ?? "").split(";")[0].replaceAll("--", "");
+}
+
 /** A value as it stands on a chip. */
 export function written(name, value) {
   if (value === null || value === undefined || value === "") {
-    return options.value[name]?.usual ?? "model's own";
+    return usually(name) || "model's own";
   }
   if (name === "seed") return value === -1 ? "random" : String(value);
   if (value === true) return "on";
@@ -47,7 +52,8 @@ export function Option({ name, help = true }) {
   return html`<div class="option">
     <div class="option-head"><label for=${id}>${title(name)}</label>
       ${differs(name) && html`<button type="button" class="quiet small"
-        onClick=${() => say(name, null)}>Reset to ${written(name, usual(name))}</button>`}</div>
+        onClick=${() => say(name, null)}>${usual(name) === null ? "Reset"
+          : `Reset to ${written(name, usual(name))}`}</button>`}</div>
     <${Control} id=${id} name=${name} schema=${schema} />
     ${help && html`<p class="help" id=${`${id}-help`}>${schema.description}</p>`}
   </div>`;
@@ -100,21 +106,24 @@ export function NumberField({ id, name, schema, value, change, label }) {
   const most = schema.maximum;
   const slider = SLIDERS[name];
   const whole = schema.type === "integer";
+  const grid = name === "width" || name === "height" ? about.value?.multiple ?? 1 : 1;
   const take = (event) => {
     const text = event.target.value.trim();
     const number = Number(text);
+    const near = whole ? Math.round(number / grid) * grid : number;
     if (text === "") change(null);
-    else if (Number.isFinite(number) && number >= least && number <= most) {
-      change(whole ? Math.round(number) : number);
+    else if (Number.isFinite(number) && near >= least && near <= most) {
+      event.target.value = near;
+      change(near);
     } else event.target.value = value ?? "";
   };
   return html`<span class="number">
-    ${slider && html`<input type="range" min=${slider[0]} max=${slider[1]} step=${slider[2]}
+    ${slider && html`<input type="range" min=${slider[0]} max=${slider[1]} step=${grid > 1 ? grid : slider[2]}
       value=${value ?? slider[0]} aria-label=${`${label ?? title(name)}, slider`}
       onInput=${(event) => change(Number(event.target.value))} />`}
     <input type="number" id=${id} min=${least} max=${most} step=${whole ? 1 : "any"}
       inputmode=${whole ? "numeric" : "decimal"} value=${value ?? ""} aria-label=${label}
-      placeholder=${schema.usual ?? ""} onChange=${take} /></span>`;
+      placeholder=${usually(name)} onChange=${take} /></span>`;
 }
 
 /** Numbers with commas between them. */

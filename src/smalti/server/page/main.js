@@ -11,7 +11,7 @@ import { Header, toggleHelp } from "./header.js";
 import { shortcut } from "./keys.js";
 import { PromptBox } from "./prompt.js";
 import { Queue } from "./queue.js";
-import { Stage } from "./stage.js";
+import { Stage, tellProgress } from "./stage.js";
 import { about, announced, connected, devices, dropJob, jobs, keepJob, model, options,
   paused, refused, sheet, theme } from "./state.js";
 import { html } from "./ui.js";
@@ -83,6 +83,7 @@ function start() {
     const name = model.value?.name;
     if (name) aboutModel(name).then((told) => { about.value = told; }, () => {});
   });
+  tellProgress();
   listen((name, told) => HEARD[name](told), (yes) => { connected.value = yes; });
   get("/api/options").then((told) => { options.value = told.properties; }, unreachable);
   loadModels().catch(unreachable);
