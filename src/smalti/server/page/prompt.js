@@ -84,9 +84,10 @@ function Completions({ id, found, take }) {
 /** What could be meant by what stands before the caret: names, and which stretch they replace. */
 export function completions(text, caret) {
   const before = text.slice(0, caret);
-  const tag = /<(?:(?:lora|lyco)?:?)([^<>:]*)$/i.exec(before);
+  const tag = /<(lora:|lyco:)?([^<>:]*)$/i.exec(before);
   if (tag) {
-    return offered("lora", tag[1], tag.index, caret, (name) => `<lora:${name}:1>`);
+    const letters = !tag[1] && "lora:".startsWith(tag[2].toLowerCase()) ? "" : tag[2];
+    return offered("lora", letters, tag.index, caret, (name) => `<lora:${name}:1>`);
   }
   const word = /[\p{L}\p{N}_.-]+$/u.exec(before);
   if (!word || word[0].length < LETTERS_MIN) return null;

@@ -27,6 +27,9 @@ export function Queue() {
     <ul class="jobs">${running.value.map((job) => html`<${Running} key=${job.id} job=${job} />`)}
     </ul>
     <${Waiting} />
+    ${failed.length > 1 && html`<div class="side-head"><h3>Failed</h3><span class="spring"></span>
+      <button type="button" class="quiet small" onClick=${() =>
+        failed.forEach((job) => dismiss(job.id))}>Put all away</button></div>`}
     <ul class="jobs">${failed.map((job) => html`<${Failed} key=${job.id} job=${job} />`)}</ul>
   </section>`;
 }
