@@ -471,11 +471,13 @@ runtime/gpu/models
 runtime/compiler
 runtime/engine_devices
 server/attacks
+server/page/looks
+server/page/visit
 """.split())
 
 
 def test_tests_lie_where_their_module_does() -> None:
-    """The test of smalti/a/b.py is tests/a/test_b.py or the folder tests/a/b."""
+    """The test of smalti/a/b.py, or b.js, is tests/a/test_b.py or the folder tests/a/b."""
     lost, topics = [], set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         folder = path.parent.relative_to(ROOT / "tests")
@@ -483,8 +485,9 @@ def test_tests_lie_where_their_module_does() -> None:
             name = ASPECTS.sub("", path.stem.removeprefix("test_"))
             home, topic = SOURCE / folder / name, path.stem.removeprefix("test_")
             topics.add(f"{folder.as_posix()}/{topic}")
-            if not home.with_suffix(".py").exists() and not home.is_dir() \
-                    and f"{folder.as_posix()}/{topic}" not in TOPICS:
+            found = home.is_dir() or any(
+                home.with_suffix(ending).exists() for ending in (".py", ".js"))
+            if not found and f"{folder.as_posix()}/{topic}" not in TOPICS:
                 lost.append(str(path.relative_to(ROOT)))
     assert not lost, f"tests that are called as no module is: {lost}"
     assert topics >= TOPICS, f"topics without a test: {TOPICS - topics}"

@@ -3,7 +3,7 @@
 import { useState } from "./vendor/hooks.js";
 import { base64 } from "./api.js";
 import { stem } from "./actions.js";
-import { askFile, droppedFile, pastedFile, PictureError, readPicture } from "./picture_file.js";
+import { askFile, PictureError, readPicture, receiving } from "./picture_file.js";
 import { controls, ofKind } from "./state.js";
 import { Dropdown, html, Icon, IconButton } from "./ui.js";
 
@@ -22,7 +22,6 @@ const shown = (picture) => `data:image/png;base64,${picture}`;
 function PictureField({ picture, label, take }) {
   const [said, say] = useState("");
   const taken = async (file) => {
-    if (file === null) return;
     try {
       await take(file);
       say("");
@@ -31,16 +30,14 @@ function PictureField({ picture, label, take }) {
       say(error.message);
     }
   };
-  const dropped = (event) => {
-    event.preventDefault();
-    event.stopPropagation();
-    taken(droppedFile(event));
+  const open = async () => {
+    const file = await askFile();
+    if (file) taken(file);
   };
-  return html`<div class="picker-field" onDragOver=${(event) => event.preventDefault()}
-    onDrop=${dropped} onPaste=${(event) => taken(pastedFile(event))}>
+  return html`<div class="picker-field" ...${receiving(taken)}>
     ${picture && html`<img class="picker-picture" src=${shown(picture)} alt=${label} />`}
     <div class="picker-actions">
-      <button type="button" class="secondary" onClick=${async () => taken(await askFile())}>
+      <button type="button" class="secondary" onClick=${open}>
         ${picture ? "Another…" : "Open a picture…"}</button>
     </div>
     ${!picture && html`<p class="help">Or drop or paste one here.</p>`}

@@ -5,14 +5,11 @@ import { useEffect, useReducer, useRef, useState } from "./vendor/hooks.js";
 import { base64 } from "./api.js";
 import { drawMirrored, Mask } from "./editor_mask.js";
 import { EditorView } from "./editor_view.js";
-import {
-  asPng, askFile, droppedFile, openPicture, pastedFile, PictureError, SIDE_MAX,
-} from "./picture_file.js";
+import { askFile, asPng, openPicture, PictureError, receiving, SIDE_MAX } from "./picture_file.js";
+import { fitted, multiple } from "./init_picture.js";
 import { CONTROL } from "./keys.js";
 import { html, useFloating } from "./ui.js";
 
-/** What sizes are multiples of where the model does not say it. */
-const STEP = 8;
 /** The brush at first, as a share of the picture's shorter side, and its largest diameter. */
 const BRUSH_SHARE = 0.15, BRUSH_MAX = 1024;
 /** What a key multiplies the brush and the zoom by. */
@@ -31,13 +28,14 @@ const SIDES = [["left", "←"], ["top", "↑"], ["bottom", "↓"], ["right", "�
 /**
  * Let somebody edit a picture.
  *
- * `width` and `height` are the size that it is to have, its own where they are not given; sizes are
- * multiples of `step`. `mask` is one to begin with. What comes back is null where nothing is to be
- * done; `mask` is null where nothing is masked, `mask_blur` are the pixels over which it fades, and
- * `extended` tells whether the picture became larger. Pictures are PNG in base64.
+ * `width` and `height` are the size that it is to have, as near as the multiples of the model allow;
+ * where they are not given it has as many pixels as the model was made for. `mask` is one to begin
+ * with. What comes back is null where nothing is to be done; `mask` is null where nothing is masked,
+ * `mask_blur` are the pixels over which it fades, and `extended` tells whether the picture became
+ * larger. Pictures are PNG in base64.
  *
- * @param {{picture?: string | Blob, mask?: Blob | null, mask_blur?: number, width?: number,
- *     height?: number, step?: number}} asked
+ * @param {{picture?: string | Blob, mask?: string | Blob | null, mask_blur?: number | null,
+ *     width?: number, height?: number}} asked
  * @returns {Promise<null | {image: string, mask: string | null, mask_blur: number, width: number,
  *     height: number, extended: boolean}>}
  */
@@ -55,14 +53,14 @@ export function openEditor(asked) {
 }
 
 /** A picture in the size that is worked on, and its mask. */
-async function sheetOf(picture, { mask = null, mask_blur: feather = FEATHER, step = STEP,
-                                  width, height }) {
-  const opened = await openPicture(picture);
-  const given = mask === null ? null : await openPicture(mask);
+async function sheetOf(picture, { mask, mask_blur: feather, width, height }) {
+  const opened = await openPicture(picture), step = multiple();
+  const given = mask ? await openPicture(mask) : null;
+  const usual = fitted(opened.width, opened.height);
   const rounded = (side) => Math.min(SIDE_MAX, Math.max(1, Math.round(side / step)) * step);
   const source = document.createElement("canvas");
-  source.width = rounded(width ?? opened.width);
-  source.height = rounded(height ?? opened.height);
+  source.width = rounded(width ?? usual.width);
+  source.height = rounded(height ?? usual.height);
   const context = source.getContext("2d");
   const scale = Math.max(source.width / opened.width, source.height / opened.height);
   const wide = opened.width * scale, high = opened.height * scale;
@@ -70,7 +68,7 @@ async function sheetOf(picture, { mask = null, mask_blur: feather = FEATHER, ste
   context.drawImage(opened.element, (source.width - wide) / 2, (source.height - high) / 2,
                     wide, high);
   const found = new Mask(source.width, source.height, given?.element ?? null);
-  found.setFeather(feather);
+  found.setFeather(feather ?? FEATHER);
   return { source, mask: found, step };
 }
 
@@ -113,22 +111,20 @@ function Editor({ asked, close }) {
     }
   };
   const load = (picture, options) => trying(async () => setSheet(await sheetOf(picture, options)));
-  const replace = (file) => file && load(file, { step: asked.step });
+  const replace = (file) => load(file, {});
+  const open = async () => {
+    const file = await askFile();
+    if (file) replace(file);
+  };
   useEffect(() => {
     if (asked.picture) load(asked.picture, asked);
   }, []);
-  const dropped = (event) => {
-    event.preventDefault();
-    event.stopPropagation();
-    replace(droppedFile(event));
-  };
   return html`<section class="editor" role="dialog" aria-modal="true" ref=${box}
-    aria-label="Edit the picture" onDragOver=${(event) => event.preventDefault()} onDrop=${dropped}
-    onPaste=${(event) => replace(pastedFile(event))}>
+    aria-label="Edit the picture" ...${receiving(replace)}>
     <header class="editor-head">
       <h2>Edit</h2>
       <p class="editor-hint">Paint over what is to be made anew. The rest stays as it is.</p>
-      <button type="button" class="secondary" onClick=${async () => replace(await askFile())}>
+      <button type="button" class="secondary" onClick=${open}>
         Open…</button>
       <button type="button" class="secondary" onClick=${() => close(null)}>Cancel</button>
       <button type="button" class="primary" disabled=${!sheet} data-test="editor-use"

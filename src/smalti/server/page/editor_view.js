@@ -12,7 +12,7 @@ import { drawMirrored } from "./editor_mask.js";
 /** Pixels of the screen for one of the picture. */
 const ZOOM_MIN = 0.05, ZOOM_MAX = 32;
 /** From this zoom on the pixels of a picture are shown as squares, so that they can be hit. */
-const ZOOM_SQUARES = 4;
+const ZOOM_SQUARES = 8;
 /** Pixels of the screen around a picture that fits. */
 const MARGIN = 24;
 /** How opaque a mask is shown: what lies below is still seen. */

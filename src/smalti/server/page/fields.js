@@ -118,8 +118,10 @@ export function NumberField({ id, name, schema, value, change, label }) {
     } else event.target.value = value ?? "";
   };
   return html`<span class="number">
-    ${slider && html`<input type="range" min=${slider[0]} max=${slider[1]} step=${grid > 1 ? grid : slider[2]}
-      value=${value ?? slider[0]} aria-label=${`${label ?? title(name)}, slider`}
+    ${slider && html`<input type="range" min=${slider[0]} max=${slider[1]}
+      step=${grid > 1 ? grid : slider[2]}
+      value=${value ?? (Number.parseFloat(schema.usual) || slider[0])}
+      aria-label=${`${label ?? title(name)}, slider`}
       onInput=${(event) => change(Number(event.target.value))} />`}
     <input type="number" id=${id} min=${least} max=${most} step=${whole ? 1 : "any"}
       inputmode=${whole ? "numeric" : "decimal"} value=${value ?? ""} aria-label=${label}

@@ -4,7 +4,7 @@ import { useRef } from "./vendor/hooks.js";
 import { attempt } from "./actions.js";
 import { Option, written } from "./fields.js";
 import { dropGiven, takeEdited, takeFile } from "./init_picture.js";
-import { given, value } from "./state.js";
+import { asked, given, value } from "./state.js";
 import { Dropdown, html, Icon } from "./ui.js";
 
 /** The chip of the given picture, or the one that takes one. */
@@ -17,12 +17,11 @@ export function GivenChips() {
       <input type="file" accept="image/png,image/jpeg,image/webp,image/bmp,image/gif" hidden
         ref=${file} onChange=${(event) => begin(event.target.files[0])} />`;
   }
-  const shown = `data:image/png;base64,${found.image}`;
   const share = written("strength", value("strength"));
   return html`<${Dropdown} className="chip changed with-picture" title="The picture to begin with"
-    label=${html`<img src=${shown} alt="" /><span class="chip-name">${found.mask
+    label=${html`<img src=${shown(found.image)} alt="" /><span class="chip-name">${found.mask
       ? "Anew where painted" : "Change"}</span> ${share}`}>
-    <img class="given-picture" src=${shown} alt="The picture to begin with" />
+    <img class="given-picture" src=${shown(found.image)} alt="The picture to begin with" />
     <${Option} name="strength" />
     ${found.mask && ["mask_blur", "only_masked", "padding"].map((name) =>
       html`<${Option} name=${name} />`)}
@@ -32,13 +31,17 @@ export function GivenChips() {
       </button></div><//>`;
 }
 
+/** A picture in base64 as an address. */
+const shown = (picture) => `data:image/png;base64,${picture}`;
+
 /** Begin the next picture with a file. */
 export const begin = (file) => file && attempt(() => takeFile(file));
 
 /** Paint a mask on the given picture, or extend it. */
 const paint = () => attempt(async () => {
   const { openEditor } = await import("./editor.js");
-  const { image, width, height } = given.value;
-  const made = await openEditor({ picture: `data:image/png;base64,${image}`, width, height });
+  const { image, mask } = given.value;
+  const made = await openEditor({ picture: shown(image), mask: mask && shown(mask),
+    mask_blur: asked.value.mask_blur, width: value("width"), height: value("height") });
   if (made) takeEdited(made);
 });

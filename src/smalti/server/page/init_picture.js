@@ -6,6 +6,10 @@ import { about, asked, given, sayAll, usual } from "./state.js";
 
 /** What sizes are multiples of where the server does not say it: every model takes these. */
 const MULTIPLE = 64;
+/** Pixels up to which a picture keeps its own size, in times of what the model was made for. */
+const OWN_TIMES = 4;
+/** Strength at first, as in A1111: the motif stays, and what it is made of changes. */
+const STRENGTH = 0.75;
 /** Strength where all of the mask is new, as beside a picture that was extended. */
 const ALL = 1;
 
@@ -13,13 +17,17 @@ const ALL = 1;
 export const multiple = () => about.value?.multiple ?? MULTIPLE;
 
 /**
- * A size with the proportions of a picture and about as many pixels as the model was made for.
+ * The size in which a picture is made anew: its own where the model can do that, else one of the
+ * same proportions and with about as many pixels as the model was made for.
  * @param {number} width
  * @param {number} height
  * @returns {{width: number, height: number}}
  */
 export function fitted(width, height) {
   const pixels = (usual("width") ?? width) * (usual("height") ?? height), step = multiple();
+  if (width % step === 0 && height % step === 0 && width * height <= OWN_TIMES * pixels) {
+    return { width, height };
+  }
   const scale = Math.sqrt(pixels / (width * height));
   const rounded = (side) =>
     Math.min(SIDE_MAX, Math.max(1, Math.round(side * scale / step)) * step);
@@ -30,14 +38,14 @@ export function fitted(width, height) {
 export async function takeFile(file) {
   const { blob, width, height } = await readPicture(file);
   given.value = { image: await base64(blob), mask: null, width, height };
-  sayAll(fitted(width, height));
+  sayAll({ ...fitted(width, height), strength: asked.value.strength ?? STRENGTH });
 }
 
 /** Begin the next picture with what came out of the editor. */
 export function takeEdited({ image, mask, mask_blur: blur, width, height, extended }) {
   given.value = { image, mask, width, height };
   sayAll({ width, height, mask_blur: mask === null ? null : blur,
-    strength: extended ? ALL : asked.value.strength });
+    strength: extended ? ALL : asked.value.strength ?? STRENGTH });
 }
 
 /** Make the next picture from noise alone again, in the model's own size. */

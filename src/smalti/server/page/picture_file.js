@@ -126,15 +126,25 @@ export async function openPicture(source) {
   return readPicture(await answer.blob());
 }
 
-/** The file that was dropped; null where something else was, such as text. */
-export function droppedFile(event) {
-  return event.dataTransfer?.files[0] ?? null;
-}
-
-/** The picture that was pasted; null where something else was. */
-export function pastedFile(event) {
-  const files = [...event.clipboardData?.files ?? []];
-  return files.find((file) => file.type.startsWith("image/")) ?? null;
+/**
+ * What an element does with files that are dropped on it or pasted into it: `take` is called with
+ * the file, and nothing around the element sees it.
+ * @param {(file: File) => void} take
+ */
+export function receiving(take) {
+  const own = (event, file) => {
+    event.preventDefault();
+    event.stopPropagation();
+    if (file) take(file);
+  };
+  return {
+    onDragOver: (event) => own(event, null),
+    onDrop: (event) => own(event, event.dataTransfer.files[0]),
+    onPaste: (event) => {
+      const file = [...event.clipboardData.files].find((each) => each.type.startsWith("image/"));
+      if (file) own(event, file);
+    },
+  };
 }
 
 /**
