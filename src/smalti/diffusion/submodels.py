@@ -6,6 +6,7 @@ what was noted on the way belong to one picture, and so to one `Submodels`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -29,6 +30,14 @@ Shape = tuple[Hashable, ...]
 """What a part is compiled for: the arguments of its graph."""
 
 
+@dataclass(frozen=True)
+class PartRuns:
+    """How often a picture ran a part, and the program of it as long as it is in memory."""
+
+    count: int
+    program: weakref.ref[Program]
+
+
 @dataclass(frozen=True, eq=False)
 class Submodels:
     """Programs of one checkpoint, made when they are first needed, with the weights of one picture.
@@ -41,7 +50,8 @@ class Submodels:
     beside those of other models and networks, in the memory that all may take; they are those of
     `device`, for an `objective` (see `tune.objective`). `user` is the picture that is made, None
     for single runs; `said` is what was done because memory was short, and `texts` what text
-    encoders have given for it; `accounts` say of each part what trying schedules has cost it.
+    encoders have given for it; `accounts` say of each part what trying schedules has cost it, and
+    `runs` how often it ran for which shape.
     """
 
     checkpoint: Checkpoint
@@ -58,6 +68,7 @@ class Submodels:
     said: list[str] = field(default_factory=list)
     texts: dict[Hashable, dict[str, np.ndarray]] = field(default_factory=dict)
     accounts: dict[str, Account] = field(default_factory=dict)
+    runs: dict[tuple[str, Shape], PartRuns] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Adapted:
@@ -73,7 +84,7 @@ class Submodels:
               user: Hashable = None) -> Submodels:
         """The same parts with other weights and words, for a picture of which nothing is known."""
         return replace(self, given=weights, words=words, user=user, said=[], texts={},
-                       accounts={})
+                       accounts={}, runs={})
 
     @cached_property
     def parts(self) -> dict[str, ModelPart]:
@@ -93,6 +104,9 @@ class Submodels:
         """
         with self.residents.turn:
             resident = self._ready(part, shape)
+            before = self.runs.get((part, shape))
+            self.runs[part, shape] = PartRuns(1 if before is None else before.count + 1,
+                                              weakref.ref(resident.program))
             if not self.supervise:
                 return resident.program.run_checked(inputs)
             if resident.supervisor is None:

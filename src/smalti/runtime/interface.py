@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from smalti import machine
-from smalti.compiler.kernel_table import COLUMNS
+from smalti.compiler.kernel_table import COLUMNS, KernelTable
 from smalti.compiler.outlook import outlook
 from smalti.errors import InputError, NumericsError, first_of
 from smalti.runtime import engine_writer
@@ -148,6 +148,16 @@ class Program(ABC):
         found = outlook(self.name, *recipe.partition(), recipe.options.precision,
                         machine.device(device), recipe.options.objective)
         return found.text(all, columns or COLUMNS)
+
+    def kernels(self) -> KernelTable | None:
+        """Its kernels, with what the timing model expects of each, and what the last run took
+        where that is measured. None where it has no kernels, or several modules."""
+        return None
+
+    def measured(self) -> np.ndarray | None:
+        """Seconds of each of `kernels` in the last run that was timed; None before there was one,
+        and without kernels."""
+        return None
 
     @abstractmethod
     def _explained(self, all: bool, columns: int) -> str:

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from smalti import __version__
 from smalti.errors import InputError
 from smalti.server import native_models, native_pictures
-from smalti.server.archive import QUEUED, STATES, JobRecord
+from smalti.server.archive import DONE, QUEUED, STATES, JobRecord
 from smalti.server.endpoint import (
     LIMIT,
     LISTED,
@@ -28,7 +28,7 @@ from smalti.server.endpoint import (
 )
 from smalti.server.events import LISTENERS_MAX
 from smalti.server.guard import problem
-from smalti.server.queue import QUEUE_MAX, UnknownJobError
+from smalti.server.queue import QUEUE_MAX, QueueStateError, UnknownJobError
 from smalti.server.site import Site
 from smalti.server.told import job_told, places
 
@@ -81,6 +81,15 @@ def get_preview(site: Site, call: Asking) -> Response:
         return problem(404, "NotFound", "there is no preview of this job: it does not run, or its "
                                         "first steps are not done")
     return Response(shown.jpeg, media_type="image/jpeg")
+
+
+def get_times(site: Site, call: Asking) -> Any:
+    """Where the time of a job that is done went."""
+    job = site.queue.job(call.path["id"])
+    if job.state != DONE:
+        raise QueueStateError(f"the job {job.id} is {job.state}; times are those of one that is "
+                              f"done")
+    return site.times.told(job)
 
 
 def cancel_job(site: Site, call: Asking) -> Any:
@@ -177,6 +186,8 @@ ENDPOINTS = (
     Endpoint("GET", "/api/jobs/{id}", "One job", get_job, result="Job"),
     Endpoint("GET", "/api/jobs/{id}/preview", "What the picture of a job that runs will be",
              get_preview, query={"n": {"type": "integer", "minimum": 0}}, result="image/jpeg"),
+    Endpoint("GET", "/api/jobs/{id}/times", "Where the time of a job that is done went", get_times,
+             result="Times"),
     Endpoint("DELETE", "/api/jobs/{id}", "Cancel a job", cancel_job, result="Job"),
     Endpoint("POST", "/api/jobs/{id}/move", "Put a job at another place in the queue", move_job,
              body=_place_body, result="Job"),

@@ -51,6 +51,12 @@ SCHEMAS: dict[str, Schema] = {
         request={"type": "object", "description": "What was asked for, without its pictures."},
         pictures=_list("Picture")),
     "Jobs": _object(paused={"type": "boolean"}, jobs=_list("Job")),
+    "Kernel": _object(
+        name=TEXT, form=TEXT, number=WHOLE, runs=WHOLE, seconds={"type": ["number", "null"]},
+        expected={"type": ["number", "null"]}, share=NUMBER, limit=TEXT),
+    "Stage": _object(name=TEXT, seconds=NUMBER, share=NUMBER,
+                     expected={"type": ["number", "null"]}, kernels=_list("Kernel")),
+    "Times": _object(stages=_list("Stage")),
     "Paused": _object(paused={"type": "boolean"}),
     "Model": _object(name=TEXT, bytes=WHOLE, kind=TEXT, family=TEXT, title=TEXT,
                      usable={"type": "boolean"}, problem=TEXT, defaults={"type": "object"},

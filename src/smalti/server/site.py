@@ -13,6 +13,7 @@ from smalti.server.gallery import Gallery
 from smalti.server.hashes import Hashes
 from smalti.server.previews import Previews
 from smalti.server.queue import JobQueue
+from smalti.server.times import JobTimes
 from smalti.server.worker import DeviceWorker
 
 if TYPE_CHECKING:
@@ -48,13 +49,14 @@ class Site:
         self.previews = Previews(lambda: self.events.watched)
         self.hashes = Hashes(self.archive, idle=lambda: not self.queue.running(),
                              known=lambda: self.events.note(MODELS))
+        self.times = JobTimes()
         self._models = models
         self._folders: ModelFolders | None = None
         self._opening = threading.Lock()
         for job in self.archive.recover():
             self.gallery.clean(job)
-        self.workers = [DeviceWorker(self.queue, self.gallery, self.previews, self.folders, device,
-                                     **loading) for device in devices]
+        self.workers = [DeviceWorker(self.queue, self.gallery, self.previews, self.times,
+                                     self.folders, device, **loading) for device in devices]
 
     def folders(self) -> ModelFolders:
         """The models that are found."""

@@ -21,6 +21,7 @@ from smalti.server.archive import JobRecord
 from smalti.server.gallery import Gallery
 from smalti.server.previews import Previews, TinyDecoder, TinyDecoders
 from smalti.server.queue import JobQueue
+from smalti.server.times import JobTimes
 
 if TYPE_CHECKING:
     from smalti.diffusion.pipeline import Pipeline
@@ -41,10 +42,10 @@ RETRY_SECONDS = 1.0
 class DeviceWorker:
     """The thread that makes pictures on one device, given by its id or as "auto"."""
 
-    def __init__(self, queue: JobQueue, gallery: Gallery, previews: Previews,
+    def __init__(self, queue: JobQueue, gallery: Gallery, previews: Previews, times: JobTimes,
                  folders: Callable[[], ModelFolders], device: str = "auto",
                  **loading: Any) -> None:
-        self.device, self._previews = device, previews
+        self.device, self._previews, self._times = device, previews, times
         self._queue, self._gallery, self._folders_of = queue, gallery, folders
         self._loading = loading
         self._pipelines: OrderedDict[Hashable, Pipeline] = OrderedDict()
@@ -123,7 +124,8 @@ class DeviceWorker:
         seconds = 0.0
         vae, path = pipe.config.vae, (asked.vae or asked.model).path
         shown = self._previews.of(vae, path, self._decoder(vae))
-        steps = pipe.job(asked.options).steps()
+        picture = pipe.job(asked.options)
+        steps = picture.steps()
         try:
             while not self._queue.unwanted(job.id):
                 step = next(steps)
@@ -135,6 +137,7 @@ class DeviceWorker:
                                     **({} if preview is None else {"preview": preview}))
                 if step.result is not None:
                     self._previews.learn(path, shown, step, vae.downscale)
+                    self._times.keep(job.id, picture.models.runs)
                     return step.result
             return None
         finally:

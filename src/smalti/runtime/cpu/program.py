@@ -11,6 +11,7 @@ import numpy as np
 
 from smalti.codegen.target import ARENA
 from smalti.compiler.explain import explained
+from smalti.compiler.kernel_table import KernelTable
 from smalti.compiler.module import (
     Beside,
     CodePacking,
@@ -464,8 +465,16 @@ class NativeProgram(Program):
             np.add.at(seconds, [x.region for x in self.module.launches], measured)
         return seconds
 
+    def measured(self) -> np.ndarray | None:
+        """Seconds of each kernel or host call in the last run; None before the first."""
+        return None if self.seconds is None else self.kernel_seconds()
+
+    def kernels(self) -> KernelTable:
+        """Its kernels, with expected and measured times."""
+        measured = self.measured()
+        return explained(self.module, modelled(self.module.target), self.crew,
+                         None if measured is None else measured.tolist(),
+                         self.recipe.graph if self.recipe else None)
+
     def _explained(self, all: bool, columns: int) -> str:
-        seconds = None if self.seconds is None else self.kernel_seconds().tolist()
-        found = explained(self.module, modelled(self.module.target), self.crew, seconds,
-                          self.recipe.graph if self.recipe else None)
-        return found.text(all, columns)
+        return self.kernels().text(all, columns)

@@ -20,6 +20,7 @@ import numpy as np
 
 from smalti.codegen.target import ARENA, Reference
 from smalti.compiler.explain import explained_on
+from smalti.compiler.kernel_table import KernelTable
 from smalti.compiler.module import (
     Beside,
     HostCall,
@@ -523,11 +524,19 @@ class DeviceProgram(Program):
         """Whether weights come from main memory while the program runs."""
         return any(held.outside for held in self._weights or ())
 
+    def measured(self) -> np.ndarray | None:
+        """Seconds of each region in the last timed run; None before there was one."""
+        return None if self._seconds is None else self._seconds.copy()
+
+    def kernels(self) -> KernelTable:
+        """Its kernels, with expected times where the device is known, and those of the last timed
+        run."""
+        measured = self.measured()
+        return explained_on(self.module, f"{self.gpu.device.name} ({self.gpu.device.id})",
+                            self._expected(), None if measured is None else measured.tolist())
+
     def _explained(self, all: bool, columns: int) -> str:
-        found = explained_on(self.module, f"{self.gpu.device.name} ({self.gpu.device.id})",
-                             self._expected(),
-                             None if self._seconds is None else self._seconds.tolist())
-        return found.text(all, columns)
+        return self.kernels().text(all, columns)
 
     def _expected(self) -> dict[int, Expected]:
         """What the library of the timing model expects of the kernels of a run, by the numbers of
