@@ -8,7 +8,7 @@ import { FirstRun } from "./first_run.js";
 import { pictures, setFavourite, takeAway } from "./gallery.js";
 import { shortcut } from "./keys.js";
 import { SettingsOf } from "./settings_of.js";
-import { announced, asking, chosen, followed, jobs, running, usual } from "./state.js";
+import { announced, asking, chosen, followed, jobs, paused, running, usual } from "./state.js";
 import { Bar, clock, html, Icon, IconButton } from "./ui.js";
 
 /** What the stage shows: `{job}`, `{picture}`, or nothing of both. */
@@ -79,10 +79,16 @@ function Making({ job }) {
     src=${query(`/api/jobs/${job.id}/preview`, { n: preview })} />`;
 }
 
+/** What a job waits for. */
+function placed(job) {
+  if (paused.value) return "The queue is paused";
+  return job.place > 1 ? `${job.place - 1} before it` : "Next in the queue";
+}
+
 function Progress({ job }) {
   const { step = 0, steps = 0, seconds_left: left, doing } = job.progress ?? {};
   const share = steps ? step / steps : null;
-  const text = job.state === "queued" ? job.place > 1 ? `${job.place - 1} before it` : "Next in the queue"
+  const text = job.state === "queued" ? placed(job)
     : steps ? `Step ${step} of ${steps}` : doing || "Starting";
   return html`<div class="progress">
     <span class="progress-text">${text}</span>
