@@ -130,10 +130,9 @@ function Shape({ width, height }) {
       height: `${24 * height / longest}px` }}></span>${width} × ${height}</button>`;
 }
 
-/** Sizes that the model was made for; else shapes with as many pixels as its own size has. */
+/** Sizes that the model was made for; where they are few, shapes with as many pixels, too. */
 function sizes() {
-  const told = about.value?.sizes;
-  if (told?.length) return told.map(([width, height]) => ({ width, height }));
+  const told = about.value?.sizes ?? [];
   const [width, height] = [usual("width") ?? 512, usual("height") ?? 512];
   const side = Math.sqrt(width * height);
   const grid = side >= 4 * GRID ? GRID : GRID / 2;
@@ -143,7 +142,8 @@ function sizes() {
     const [wide, low] = [near(side * stretch), near(side / stretch)];
     return wide === low ? [[wide, low]] : [[wide, low], [low, wide]];
   });
-  return [...new Map(found.map((each) => [each.join(), each])).values()]
+  const all = told.length >= RATIOS.length ? told : [...told, ...found];
+  return [...new Map(all.map((each) => [each.join(), each])).values()]
     .map(([wide, high]) => ({ width: wide, height: high }));
 }
 

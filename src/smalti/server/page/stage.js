@@ -8,7 +8,7 @@ import { FirstRun } from "./first_run.js";
 import { pictures, setFavourite, takeAway } from "./gallery.js";
 import { shortcut } from "./keys.js";
 import { SettingsOf } from "./settings_of.js";
-import { announced, asking, chosen, followed, jobs, paused, running, usual } from "./state.js";
+import { announced, asking, chosen, followed, jobs, paused, running, sheet, usual } from "./state.js";
 import { Bar, clock, html, Icon, IconButton } from "./ui.js";
 
 /** What the stage shows: `{job}`, `{picture}`, or nothing of both. */
@@ -144,6 +144,8 @@ function Times({ job, seconds }) {
     ${View && html`<${View} job=${job} close=${() => setView(null)} />`}`;
 }
 
+const CHOOSE_OTHER = "Choose the other picture in the gallery";
+
 /** Two pictures side by side: this one, and the one that is clicked next. */
 function Compare({ picture }) {
   const [first, setFirst] = useState(null);
@@ -152,9 +154,14 @@ function Compare({ picture }) {
     setFirst(null);
     import("./compare.js").then(({ openCompare }) => openCompare(first, picture));
   }, [first, picture.id]);
-  return html`<${IconButton} icon="compare" pressed=${Boolean(first)}
-    label=${first ? "Choose the other picture in the gallery" : "Compare with another picture"}
-    onClick=${() => setFirst(first ? null : picture)} />`;
+  const begin = () => {
+    setFirst(first ? null : picture);
+    announced.value = first ? "" : CHOOSE_OTHER;
+    if (!first) sheet.value = "gallery"; // where there is one
+  };
+  return html`${first && html`<span class="note">${CHOOSE_OTHER}</span>`}
+    <${IconButton} icon="compare" pressed=${Boolean(first)} onClick=${begin}
+      label=${first ? "Do not compare" : "Compare with another picture"} />`;
 }
 
 function Delete({ picture }) {

@@ -1,5 +1,5 @@
 // How a prompt is read, for its colours: the rules of diffusion/prompt.py and schedule_text.py,
-// with the places where each stretch stands. tests/server/test_page_prompt.py compares both.
+// with the places where each stretch stands. tests/server/page/test_prompt.py compares both.
 
 const NUMBER = String.raw`[-+]?(?:\d+\.?\d*|\.\d+)`;
 const PIECE = new RegExp(
