@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.codegen.x86.encoder import encode
+from smalti.codegen.x86.encoding import encode
 from smalti.codegen.x86.instructions import GENERAL, VECTOR, FeatureLevel
 from smalti.codegen.x86.operands import Address, CodeLine, Label, Operand, Register
 from smalti.codegen.x86.registers import allocate

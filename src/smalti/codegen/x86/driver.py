@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from smalti.codegen.x86.assembler import Assembler, Code
-from smalti.codegen.x86.encoder import encode
+from smalti.codegen.x86.encoding import encode
 from smalti.codegen.x86.instructions import GENERAL_REGISTERS, level
 from smalti.codegen.x86.layout import CONTEXT, LAUNCH, NO_BARRIER, offset
 from smalti.codegen.x86.operands import Address, Label, Register

@@ -1,4 +1,8 @@
-"""Lines on physical registers to machine code, through iced-x86."""
+"""Lines on physical registers to machine code, through iced-x86.
+
+Nothing else imports iced-x86, whose wheels are for x86 only: `codegen.x86.encoding` calls what is
+here, so that other computers load all that they share with x86 without it.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +21,31 @@ from iced_x86 import (
 from iced_x86 import Register as Physical
 
 from smalti.codegen.x86.instructions import (
-    GENERAL_32,
-    GENERAL_64,
+    GENERAL,
+    GENERAL_REGISTERS,
     JUMPS,
-    MASKS,
-    XMM,
-    YMM,
-    ZMM,
+    VECTOR,
     FeatureLevel,
 )
 from smalti.codegen.x86.operands import Address, CodeLine, Register
 from smalti.errors import VerificationError
 
 if TYPE_CHECKING:  # numbers, to which only iced-x86's stubs give types of their own
+    from iced_x86._iced_x86_py import Code as CodeNumber
     from iced_x86._iced_x86_py import Register as RegisterNumber
 
+CODES: dict[str | None, CodeNumber] = {
+    name: getattr(Code, name) for row in (*VECTOR.values(), *GENERAL.values())
+    for name in (row.narrow, row.wide) if name}
+"""Encodings by their names in the table of instructions."""
+BRANCHES: dict[str, CodeNumber] = {name: getattr(Code, code) for name, code in JUMPS.items()}
+GENERAL_64 = tuple(getattr(Physical, name) for name in GENERAL_REGISTERS)
+GENERAL_32 = tuple(getattr(Physical, f"{name}D" if name[1].isdigit() else f"E{name[1:]}")
+                   for name in GENERAL_REGISTERS)
+XMM = tuple(getattr(Physical, f"XMM{i}") for i in range(32))
+YMM = tuple(getattr(Physical, f"YMM{i}") for i in range(32))
+ZMM = tuple(getattr(Physical, f"ZMM{i}") for i in range(32))
+MASKS = tuple(getattr(Physical, f"K{i}") for i in range(8))
 OFFSET_MAX = 1 << 31
 """Offsets of addresses have 32 bits, with a sign."""
 STACK_ALIGNMENT = 64
@@ -94,7 +108,7 @@ def encode(lines: Sequence[CodeLine], level: FeatureLevel, ip: int, frame_bytes:
         if line.name == "label":
             pending.append(LABELS_AT + line.target.number)
         elif line.name.startswith("jump_"):
-            append(Instruction.create_branch(JUMPS[line.name[5:]],
+            append(Instruction.create_branch(BRANCHES[line.name[5:]],
                                              LABELS_AT + line.target.number))
         else:
             if line.name == "return":
@@ -135,7 +149,7 @@ def leave(frame_bytes: int) -> list[Instruction]:
 def instruction_of(line: CodeLine, level: FeatureLevel) -> Instruction:
     """One line as an iced-x86 instruction."""
     name, wide = line.name, level.wide
-    code = line.row.wide if wide else line.row.narrow
+    code = CODES.get(line.row.wide if wide else line.row.narrow)
     if code is None:
         raise VerificationError(f"{name} has no encoding at level {level.name}")
     if not line.operands:

@@ -1,20 +1,15 @@
-"""Registers, feature levels, and the table of instructions the code generator uses.
+"""Feature levels, and the table of instructions the code generator uses.
 
 A row is an instruction: how it uses its operands ("w" writes, "m" reads and writes, "r" reads) and
-which encoding serves it at 256 bits (AVX2) and at 512 bits (AVX-512).
+which encoding serves it at 256 bits (AVX2) and at 512 bits (AVX-512), by the names that iced-x86
+gives to encodings.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from iced_x86 import Code, Register
 
 from smalti.errors import InputError
-
-if TYPE_CHECKING:  # numbers, to which only iced-x86's stubs give types of their own
-    from iced_x86._iced_x86_py import Code as CodeNumber
 
 
 @dataclass(frozen=True)
@@ -63,13 +58,11 @@ class InstructionRow:
     """One instruction: operand use, and its encodings (None where a level has none)."""
 
     use: str
-    narrow: CodeNumber | None
-    wide: CodeNumber | None
+    narrow: str | None
+    wide: str | None = None
 
 
-def _row(use: str, narrow: str | None, wide: str | None = None) -> InstructionRow:
-    return InstructionRow(use, getattr(Code, narrow) if narrow else None,
-                          getattr(Code, wide) if wide else None)
+_row = InstructionRow
 
 
 def _both(use: str, code: str) -> InstructionRow:
@@ -203,17 +196,10 @@ GENERAL = {
 }
 
 JUMPS = {
-    "always": Code.JMP_REL32_64, "equal": Code.JE_REL32_64, "not_equal": Code.JNE_REL32_64,
-    "less": Code.JL_REL32_64, "greater_equal": Code.JGE_REL32_64, "below": Code.JB_REL32_64,
-    "above_equal": Code.JAE_REL32_64,
+    "always": "JMP_REL32_64", "equal": "JE_REL32_64", "not_equal": "JNE_REL32_64",
+    "less": "JL_REL32_64", "greater_equal": "JGE_REL32_64", "below": "JB_REL32_64",
+    "above_equal": "JAE_REL32_64",
 }
 
 GENERAL_REGISTERS = ("RAX", "RCX", "RDX", "RBX", "RSI", "RDI", "R8", "R9", "R10", "R11",
                      "R12", "R13", "R14", "R15", "RBP")
-GENERAL_64 = tuple(getattr(Register, name) for name in GENERAL_REGISTERS)
-GENERAL_32 = tuple(getattr(Register, name[0:1] + name[1:] + "D" if name[1].isdigit()
-                           else "E" + name[1:]) for name in GENERAL_REGISTERS)
-XMM = tuple(getattr(Register, f"XMM{i}") for i in range(32))
-YMM = tuple(getattr(Register, f"YMM{i}") for i in range(32))
-ZMM = tuple(getattr(Register, f"ZMM{i}") for i in range(32))
-MASKS = tuple(getattr(Register, f"K{i}") for i in range(8))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from smalti.codegen.target import EncodedFunctions, Refusal, Target
 from smalti.codegen.x86.block import joined
-from smalti.codegen.x86.encoder import disassembly
+from smalti.codegen.x86.encoding import disassembly
 from smalti.codegen.x86.functions import FUNCTIONS
 from smalti.codegen.x86.instructions import LEVELS, FeatureLevel
 from smalti.codegen.x86.lower import limits, lower
