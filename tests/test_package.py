@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,3 +90,42 @@ def test_what_is_no_path_is_refused(load: Callable[[object], object]) -> None:
 def test_a_device_shows_what_one_asks_for_first() -> None:
     text = repr(smalti.devices()[0])
     assert text.startswith("Device(id='cpu', name=") and text.endswith(f"cores={cpu().cores})")
+
+
+ON_ARM64 = """
+import importlib, pkgutil, platform, sys
+sys.modules["iced_x86"] = None
+platform.machine = lambda: "arm64"
+import numpy, smalti
+for module in pkgutil.walk_packages(smalti.__path__, "smalti."):
+    if module.name not in %r and not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+graph = smalti.Graph("sum")
+graph.output("y", graph.apply("add", graph.input("x", (4,)), graph.input("z", (4,))))
+x = numpy.arange(4, dtype="float32")
+print(smalti.compile(graph, device="cpu").run({"x": x, "z": x})["y"].tolist())
+from smalti.codegen.x86.encoding import encode
+try:
+    encode((), None, 0, 0)
+except smalti.InputError as error:
+    print(error)
+"""
+"""What is imported there, what a graph computes there, and what is said where code for x86 is
+asked for."""
+NEEDS_MORE = ("smalti.codegen.x86.encoder", "smalti.runtime.webgpu.library")
+"""Modules that import packages which are not installed everywhere; others call them when used."""
+
+
+def test_other_processors_do_without_the_encoder_of_x86(
+        environment: dict[str, str]) -> None:
+    done = subprocess.run([sys.executable, "-c", ON_ARM64 % (NEEDS_MORE,)], capture_output=True,
+                          text=True, timeout=100, check=True, env=environment)
+    computed, said = done.stdout.splitlines()
+    assert computed == "[0.0, 2.0, 4.0, 6.0]"
+    assert said.startswith("machine code for x86-64 is made with the package iced-x86, which is")
+
+
+def test_one_module_imports_the_encoder_of_x86() -> None:
+    named = {path.stem for path in Path(smalti.__file__).parent.rglob("*.py")
+             if re.search(r"^ *(from|import) iced_x86", path.read_text(encoding="utf-8"), re.M)}
+    assert named == {"encoder"}

@@ -115,8 +115,8 @@ def table_lines(module: ast.Module) -> int:
 def test_files_are_short() -> None:
     long = []
     for path in python_files("src", "tests", "bench", "training"):
-        lines = len(path.read_text(encoding="utf-8").splitlines()) - table_lines(tree(path))
-        if lines > FILE_LINES_MAX:
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > FILE_LINES_MAX and (lines := lines - table_lines(tree(path))) > FILE_LINES_MAX:
             long.append(f"{path.relative_to(ROOT)}: {lines}")
     assert not long, f"files of more than {FILE_LINES_MAX} lines: {long}"
 

@@ -60,16 +60,19 @@ def extra_folders(path: Path, warn: Warn) -> tuple[Folders, Folders]:
 
 def _sections(path: Path) -> Mapping[str, Any]:
     """What the file says."""
-    import yaml
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
+    reader = YAML(typ="safe", pure=True)
+    reader.version = "1.1"  # as ComfyUI reads it: yes is true
     try:
         if path.stat().st_size > BYTES_MAX:
             raise InputError(f"{path} has more than {BYTES_MAX} bytes; expected a file like "
                              f"ComfyUI's {EXTRA}")
-        found = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        found = reader.load(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (YAMLError, RecursionError, ValueError) as error:
         said = " ".join(str(error).split())
         raise InputError(f"{path} is no YAML: {said:.300}; paths of Windows stand without quotes, "
                          f"or in single ones") from None
