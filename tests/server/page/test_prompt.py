@@ -10,6 +10,8 @@ from visits import Visits
 from smalti.diffusion.prompt import emphasised
 from smalti.diffusion.schedule_text import scheduled
 
+pytestmark = pytest.mark.browser
+
 TEXTS = 4000
 STEPS = 7
 PIECES = [*"()[]:|\\ ", "a", "b", "cat", "0.5", ":1.3)", ":2", "BREAK", " BREAK ", "é", "😀", "x:y",
@@ -25,7 +27,6 @@ PAINTED = """async (text) => {
 }"""
 
 
-@pytest.mark.sweep
 def test_weights_and_changes_are_those_of_the_engine(visits: Visits) -> None:
     chance = random.Random(0)
     texts = ["".join(chance.choice(PIECES) for _ in range(chance.randrange(1, 14)))
@@ -38,7 +39,6 @@ def test_weights_and_changes_are_those_of_the_engine(visits: Visits) -> None:
         assert changes == ([each.text for each in scheduled(text, STEPS)] != [text]), text
 
 
-@pytest.mark.sweep
 def test_a_prompt_is_painted_where_it_is_weighed(visits: Visits) -> None:
     page = visits.open()
     assert page.evaluate(PAINTED, "a (red:1.5) [x:y:0.5]<lora:f:1> [z] BREAK ((q))") == [

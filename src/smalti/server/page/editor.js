@@ -28,11 +28,11 @@ const SIDES = [["left", "←"], ["top", "↑"], ["bottom", "↓"], ["right", "�
 /**
  * Let somebody edit a picture.
  *
- * `width` and `height` are the size that it is to have, as near as the multiples of the model allow;
- * where they are not given it has as many pixels as the model was made for. `mask` is one to begin
- * with. What comes back is null where nothing is to be done; `mask` is null where nothing is masked,
- * `mask_blur` are the pixels over which it fades, and `extended` tells whether the picture became
- * larger. Pictures are PNG in base64.
+ * `width` and `height` are the size that it is to have, as near as the multiples of the model
+ * allow; where they are not given it has as many pixels as the model was made for. `mask` is one to
+ * begin with. What comes back is null where nothing is to be done; `mask` is null where nothing is
+ * masked, `mask_blur` are the pixels over which it fades, and `extended` tells whether the picture
+ * became larger. Pictures are PNG in base64.
  *
  * @param {{picture?: string | Blob, mask?: string | Blob | null, mask_blur?: number | null,
  *     width?: number, height?: number}} asked

@@ -8,7 +8,8 @@ import { FirstRun } from "./first_run.js";
 import { pictures, setFavourite, takeAway } from "./gallery.js";
 import { shortcut } from "./keys.js";
 import { SettingsOf } from "./settings_of.js";
-import { announced, asking, chosen, followed, jobs, paused, running, sheet, usual } from "./state.js";
+import { announced, asking, chosen, followed, jobs, paused, running, sheet, usual }
+  from "./state.js";
 import { Bar, clock, html, Icon, IconButton } from "./ui.js";
 
 /** What the stage shows: `{job}`, `{picture}`, or nothing of both. */
