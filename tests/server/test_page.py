@@ -106,6 +106,12 @@ def test_what_is_asked_for_is_there() -> None:
     assert not {*LINKED.findall(text(INDEX))} - {*FILES}
 
 
+def test_the_browser_is_told_of_all_modules_at_once() -> None:
+    told = re.findall(r'modulepreload" href="/page/([^"]+)"', text(INDEX))
+    modules = {each for each in loaded_at_once() if each.endswith(".js")}
+    assert len(told) == len({*told}) and {*told} == modules - {"main.js", "theme.js"}
+
+
 def test_little_is_loaded_before_the_page_can_be_used() -> None:
     assert sum(len(FILES[name].content) for name in loaded_at_once()) <= USABLE_BYTES_MAX
 

@@ -126,7 +126,7 @@ function Tiles() {
   const from = Math.max(0, Math.floor(view.top / tile) - ROWS_BESIDE);
   const to = Math.min(rows, Math.ceil((view.top + view.height) / tile) + ROWS_BESIDE);
   useEffect(() => {
-    if (view.height && !complete.value && to >= rows - ROWS_BESIDE) loadMore();
+    if (view.height && rows && !complete.value && to >= rows - ROWS_BESIDE) loadMore();
   }, [to, rows, view.height]);
   const seen = view.width ? all.slice(from * columns, to * columns) : [];
   return html`<div class="tiles" ref=${box} onScroll=${look}

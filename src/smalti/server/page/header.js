@@ -2,7 +2,7 @@
 
 import { signal } from "./vendor/signals.js";
 import { useState } from "./vendor/hooks.js";
-import { refreshModels, setTheme } from "./actions.js";
+import { refreshModels, setTheme, stem } from "./actions.js";
 import { FilePicture } from "./adapters.js";
 import { CONTROL } from "./keys.js";
 import { asked, devices, jobs, model, models, ofKind, say, sheet, theme } from "./state.js";
@@ -39,17 +39,17 @@ export function Header() {
 }
 
 function ModelChip() {
-  const now = model.value;
-  const name = now ? nameOf(now) : "…";
-  return html`<${Dropdown} className="chip plain" title=${`Model: ${name}`} wide
+  const wanted = asked.value.model;
+  const gone = wanted && models.value.length > 0 && model.value?.name !== wanted;
+  const name = gone ? `${stem(wanted)} is not here` : model.value ? nameOf(model.value) : "…";
+  return html`<${Dropdown} className=${gone ? "chip danger" : "chip plain"}
+    title=${`Model: ${name}`} wide
     label=${html`<${Icon} name="model" /><span class="cut">${name}</span><${Icon} name="down" />`}>
     ${(close) => html`<${ChooseModel} close=${close} />`}<//>`;
 }
 
 /** What people call a model: the name of its file. */
-function nameOf(file) {
-  return file.name.split("/").at(-1).replace(/\.\w+$/, "");
-}
+const nameOf = (file) => stem(file.name);
 
 function ChooseModel({ close }) {
   const [search, setSearch] = useState("");

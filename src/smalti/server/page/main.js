@@ -13,7 +13,7 @@ import { PromptBox } from "./prompt.js";
 import { Queue } from "./queue.js";
 import { Stage, tellProgress } from "./stage.js";
 import { about, announced, connected, devices, dropJob, jobs, keepJob, model, options,
-  paused, refused, sheet, theme } from "./state.js";
+  paused, refused, running, sheet, theme } from "./state.js";
 import { html } from "./ui.js";
 
 function Page() {
@@ -80,6 +80,9 @@ function start() {
     else document.documentElement.dataset.theme = chosen;
   });
   effect(() => {
+    document.title = [...running.value.map(percent), "Smalti"].join(" · ");
+  });
+  effect(() => {
     const name = model.value?.name;
     if (name) aboutModel(name).then((told) => { about.value = told; }, () => {});
   });
@@ -88,6 +91,11 @@ function start() {
   get("/api/options").then((told) => { options.value = told.properties; }, unreachable);
   loadModels().catch(unreachable);
   get("/api/devices").then((told) => { devices.value = told; }, unreachable);
+}
+
+/** How far a job is, for those who look at another tab. */
+function percent({ progress }) {
+  return progress?.steps ? `${Math.round(100 * progress.step / progress.steps)} %` : "Starting";
 }
 
 function unreachable(error) {
