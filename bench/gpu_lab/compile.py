@@ -35,7 +35,7 @@ from smalti.schedule.space_group import GroupWork
 from .bound import bound, rates_of
 from .chips import CHIPS
 from .graphs import graph_of
-from .listing import Line, hot_loop, mix, read
+from .listing import Line, executed, hot_loop, mix, read, work
 from .pipelines import Compiled, TellingGpu
 from .programs import Compilable, changed, programs_of
 
@@ -80,26 +80,26 @@ def told(made: Compiled, chip: str, size: int, shared: int) -> dict[str, object]
         "loop": mix(hot), "all": mix(lines), "statistics": made.statistics}
     if hot:
         part, unit = bound(hot, rates_of(chip), made.subgroup)
-        found |= {"bound": part, "unit": unit, "driver": estimate(made, hot)}
+        found |= {"bound": part, "unit": unit, "driver": estimate(made, lines, hot)}
     return found
 
 
-def estimate(made: Compiled, hot: list[Line]) -> float:
-    """The driver's own estimate of clocks for a matrix instruction of the hot loop (a multiply-add
-    where there is none), as far as it tells one: of the whole program but for NVIDIA's.
+def estimate(made: Compiled, lines: list[Line], hot: list[Line]) -> float:
+    """The driver's own estimate of clocks for a matrix instruction (a multiply-add where there is
+    none), as far as it tells one: of the whole program but for NVIDIA's, of the hot loop.
 
     AMD's "Inverse Throughput" is for 64 invocations and takes loops 8 times, Intel's "Cycles" 10
-    times; NVIDIA's are the waits between the instructions of the loop.
+    times; NVIDIA's are the waits between the instructions of the loop. It is not good for loops in
+    loops, which AMD's and Intel's compilers weigh in other ways.
     """
-    counts = mix(hot)
-    work = counts.get("matrix", 0) or counts.get("fma", 0)
-    if not work:
-        return 0.0
     if "Inverse Throughput" in made.statistics:
-        return made.statistics["Inverse Throughput"] * made.subgroup / 64 / 8 / work
-    if "Cycles" in made.statistics:
-        return made.statistics["Cycles"] / 10 / work
-    return sum(line.cycles for line in hot) / work
+        clocks, count = made.statistics["Inverse Throughput"] * made.subgroup / 64, executed(lines)
+    elif "Cycles" in made.statistics:
+        clocks, count = made.statistics["Cycles"], executed(lines, 10)
+    else:
+        clocks = sum(line.cycles for line in hot)
+        count = sum(line.kind == work(lines) for line in hot)
+    return clocks / count if count else 0.0
 
 
 def described(kernel: Kernel) -> str:

@@ -176,24 +176,46 @@ def _intel_kind(name: str, result: re.Match[str] | None) -> str:
 # ---------------------------------------------------------------------- loops
 
 
+TURNS = 8
+"""What every loop is taken to run, as AMD's compiler does: which of them is hot does not depend on
+it much."""
+
+
+def work(lines: list[Line]) -> str:
+    """The class of what a program computes with: matrix instructions, or fma without those."""
+    return "matrix" if any(line.kind == "matrix" for line in lines) else "fma"
+
+
+def executed(lines: list[Line], turns: int = TURNS) -> int:
+    """How much of its work a program does where every loop runs so many times."""
+    blocks, before = _blocks(lines)
+    return sum(_executed(blocks, before, work(lines), turns))
+
+
 def hot_loop(lines: list[Line]) -> tuple[list[Line], list[Line]]:
-    """The loop with most matrix instructions (fma without those), the shortest of equal ones, and
-    the longest loop that it is in. Where no loop has any, the work was unrolled: all lines, twice.
+    """The shortest loop that does most of the work where every loop runs `TURNS` times, and the
+    longest loop that it is in. Where no loop does any, the work was unrolled: all lines, twice.
     """
     blocks, before = _blocks(lines)
-    kind = "matrix" if any(line.kind == "matrix" for line in lines) else "fma"
+    done = _executed(blocks, before, work(lines), TURNS)
 
     def span(inside: set[int]) -> list[Line]:
         return [line for each in sorted(inside) for line in blocks[each]]
 
-    def work(inside: set[int]) -> int:
-        return sum(line.kind == kind for line in span(inside))
-
-    loops = [each for each in _loops(set(range(len(blocks))), before) if work(each)]
+    loops = [each for each in _loops(set(range(len(blocks))), before)
+             if 2 * sum(done[number] for number in each) > sum(done)]
     if not loops:
         return lines, lines
-    hot = max(loops, key=lambda each: (work(each), -len(span(each))))
+    hot = min(loops, key=lambda each: len(span(each)))
     return span(hot), span(max((each for each in loops if hot <= each), key=len))
+
+
+def _executed(blocks: list[list[Line]], before: list[list[int]], kind: str,
+              turns: int) -> list[int]:
+    """How often instructions of a class run in each block."""
+    loops = _loops(set(range(len(blocks))), before)
+    return [sum(line.kind == kind for line in block)
+            * turns ** sum(number in each for each in loops) for number, block in enumerate(blocks)]
 
 
 def _blocks(lines: list[Line]) -> tuple[list[list[Line]], list[list[int]]]:

@@ -16,7 +16,7 @@ from bench.gpu_lab.budget import limits, regress, text
 from bench.gpu_lab.chips import CHIPS, TABLE
 from bench.gpu_lab.compile import chooser, described, multiplies
 from bench.gpu_lab.graphs import graph_of
-from bench.gpu_lab.listing import hot_loop, mix, read
+from bench.gpu_lab.listing import executed, hot_loop, mix, read
 from bench.gpu_lab.model import across, compared, fitted, row, unit_of
 from bench.gpu_lab.programs import changed, programs_of
 from bench.gpu_lab.report import line, summary, table
@@ -144,6 +144,15 @@ def test_loops_around_the_hottest_are_told() -> None:
     hot, around = hot_loop(read(NESTED))
     assert mix(hot) == {"branch": 1, "fma": 1}
     assert mix(around) == {"branch": 2, "fma": 1, "scratch load 4": 1}
+    assert executed(read(NESTED)) == 8 * 8
+
+
+def test_what_a_loop_does_most_often_is_hot() -> None:
+    """Work in front of an inner loop counts less than that in it, however much it is."""
+    more = NESTED.replace("	scratch_load_b32 v6, off", "	v_fma_f32 v0, v1, v2, v3\n" * 4)
+    hot, around = hot_loop(read(more))
+    assert mix(hot) == {"branch": 1, "fma": 1} and mix(around) == {"branch": 2, "fma": 5}
+    assert executed(read(more)) == 4 * 8 + 8 * 8
 
 
 def test_unrolled_work_is_the_whole_listing() -> None:

@@ -39,12 +39,12 @@ class MatrixShape:
 
 @lru_cache(maxsize=64)
 def sizes_of(matrix: str) -> tuple[int, int, int]:
-    """Rows, columns and depth of a matrix that a schedule names.
-
-    >>> sizes_of("8x16x16")
-    (8, 16, 16)
-    """
-    rows, columns, depth = map(int, matrix.split("x"))
+    """Rows, columns and depth of a matrix that a schedule names. Raises IllegalSchedule for another
+    text."""
+    try:
+        rows, columns, depth = map(int, matrix.split("x"))
+    except ValueError:
+        raise IllegalSchedule(f"{matrix!r} are no sizes of a matrix, as 16x16x16") from None
     return rows, columns, depth
 
 

@@ -135,7 +135,7 @@ def _matrices(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
                 continue
             found = [GroupContraction(
                 down * block_m, across * block_n, tile_k, block_m, block_n, pad=8,
-                dtype=shape.factors, weights=weights, ahead=True, matrix=shape.text,
+                dtype=shape.factors, weights=weights, ahead=shape.rows != 8, matrix=shape.text,
                 subgroup=subgroup) for tile_k in chunks]
             yield next((s for s in found if work.held(s) <= SURE * limits.registers),
                        found[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from smalti.codegen.gpu import Packed, lower
+from smalti.codegen.gpu.form import Barrier, Loop, Op, Statement, expressions
 from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
 from smalti.fuse.precision import held, stored_in
@@ -275,6 +277,36 @@ def test_any_schedule_of_the_space_computes_the_same(data: st.DataObject, case: 
         schedule = data.draw(st.sampled_from(found))
         note(f"{schedule}\n{kernel}")
         check(kernel, schedule)
+
+
+def loops(body: Iterable[Statement]) -> Iterator[Loop]:
+    """The loops of a block, outer ones first."""
+    for each in body:
+        if isinstance(each, Loop):
+            yield each
+            yield from loops(each.body)
+
+
+def test_borders_stay_in_the_loop_over_the_chunks_of_a_tap() -> None:
+    """In the inner loop nothing is compared or divided: a place is one sum."""
+    (kernel,) = contractions(Conv(64, 6, 5, 16, batch=2).graph())
+    schedule = replace(MATRIX, tile_k=16, ahead=True)
+    check(kernel, schedule)
+    (program,) = lower(kernel, schedule, LIMITS).steps
+    taps, chunks = (each for each in loops(program.body) if any(
+        isinstance(inner, Barrier) for inner in each.body))
+
+    def asked(loop: Loop) -> set[str]:
+        return {each.instruction for each in expressions(loop.body) if isinstance(each, Op)}
+
+    compared = {"less", "min", "max", "div", "rem"}
+    assert not asked(chunks) & compared and asked(taps) & compared
+
+
+def test_a_part_of_the_depth_may_begin_inside_of_a_tap() -> None:
+    (kernel,) = contractions(Conv(64, 6, 5, 16).graph())
+    for split in (2, 5, 12):
+        check(kernel, replace(MATRIX, tile_k=16, ahead=True, split=split))
 
 
 def test_equal_layouts_are_equal_bytes() -> None:

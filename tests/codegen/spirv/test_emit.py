@@ -90,16 +90,30 @@ def test_barriers_wait_for_memory_of_the_device_only_where_it_is_read_back() -> 
 
 @pytest.mark.parametrize(("before", "constants"), [(0, ["2"]), (-8, [])])
 def test_vectors_beside_each_other_are_a_constant_apart(before: int, constants: list[str]) -> None:
-    """What may wrap is not taken apart: a third of 2**32 is not a number of vectors."""
+    """What may wrap is not taken apart: 2**32 is no place in a buffer."""
     b = Builder("beside", 64)
     x, y = b.binding("x", "f32", 1024, "read", 4), b.binding("y", "f32", 1024, "write", 4)
     at = b.let(b.invocation * 4 + before)
     b.store(y, b.invocation * 4, b.load(x, at + 8, 4))
     text = listing(emit(b.finish((1, 1, 1)), RICH))
-    shifts = [line.split()[0] for line in lines(text, "ShiftRightLogical")]
-    added = [line.split()[-1] for line in lines(text, "= IAdd")
-             if any(f"{shift}," in line for shift in shifts)]
-    assert added == constants
+    behind = [line.split()[-1] for line in lines(text, "= IAdd") if line.endswith(", 2")]
+    assert behind == constants
+
+
+def test_addresses_advance_in_loops() -> None:
+    """Who adds to a place that is known before a loop does not divide in it, but by constants."""
+    b = Builder("advance", 64)
+    x, y = b.binding("x", "f32", 4096, "read", 4), b.binding("y", "f32", 64, "write")
+    base, total = b.let(b.invocation // 3 + 4), b.variable(0.0)
+    with b.loop(8) as turn:
+        at = b.let(base + b.let(turn * 256))
+        b.set(total, total + b.load(x, at, 4).lane(0) + b.load(x, at + 4, 4).lane(1))
+    b.store(y, b.invocation, total)
+    text = listing(emit(b.finish((1, 1, 1)), RICH))
+    assert lines(text, "= IMul", ", 64")
+    divided = [line.split()[4].rstrip(",") for line in lines(text, "ShiftRightLogical")]
+    assert divided and not any(f"{each} = IMul" in text or "Phi" in line
+                               for each in divided for line in lines(text, f"{each} ="))
 
 
 def test_barriers_of_subgroups_wait_for_nobody_else() -> None:

@@ -21,11 +21,11 @@ step in front writes the patch to the workspace, with its borders.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 from smalti.codegen.gpu.builder import Builder
+from smalti.codegen.gpu.chunks import Chunks
 from smalti.codegen.gpu.expressions import Values, bind_for, unravel, work_groups
 from smalti.codegen.gpu.factors import (
     Area,
@@ -154,58 +154,14 @@ class _Contraction:
     def _chunks(self, b: Builder, bindings: dict, row: Expr, column: Expr, outer: Place,
                 span: tuple[Expr, Expr], sums: Registers | Matrices) -> None:
         """Add up the products of all chunks of `span`."""
-        s, product = self.s, self.product
-        a, right, (own_a, own_b) = self._areas(b)
-        patch = Patch(b, product, s, bindings, row, outer, a)
+        a, right, own = self._areas(b)
+        patch = Patch(b, self.product, self.s, bindings, row, outer, a)
         weight = self._weight(b, bindings, column, outer, right)
-        start, stop = span
-        last = b.let(stop - 1)
 
-        def following(chunk: Expr) -> Expr:
-            return b.let(op("min", chunk + 1, last))
+        def multiply(chunk: Expr, at_a: Expr, at_b: Expr) -> None:
+            sums.multiply(a, weight, chunk, at_a, at_b)
 
-        if not s.ahead:
-            with self._turns(b, start, stop) as chunk:
-                loaded = [(factor, factor.fetch(chunk)) for factor in (patch, weight)]
-                for factor, values in loaded:
-                    factor.put(values, ZERO)
-                b.barrier()
-                sums.multiply(a, weight, chunk, ZERO, ZERO)
-                b.barrier()
-        elif s.buffers == 1:
-            kept = [(factor, factor.keep(factor.fetch(start))) for factor in (patch, weight)]
-            with self._turns(b, start, stop) as chunk:
-                for factor, held in kept:
-                    factor.put(held, ZERO)
-                b.barrier()
-                ahead = following(chunk)
-                for factor, held in kept:
-                    factor.renew(held, factor.fetch(ahead))
-                sums.multiply(a, weight, chunk, ZERO, ZERO)
-                b.barrier()
-        else:
-            for factor in (patch, weight):
-                factor.put(factor.fetch(start), (start & 1) * (own_a if factor is patch else own_b))
-            b.barrier()
-            with self._turns(b, start, stop) as chunk:
-                this, ahead = b.let(chunk & 1), following(chunk)
-                fetched = [(factor, factor.fetch(ahead), size)
-                           for factor, size in ((patch, own_a), (weight, own_b))]
-                sums.multiply(a, weight, chunk, this * own_a, this * own_b)
-                for factor, values, size in fetched:
-                    factor.put(values, b.let((this ^ 1) * size))
-                b.barrier()
-
-    @contextmanager
-    def _turns(self, b: Builder, start: Expr, stop: Expr) -> Iterator[Expr]:
-        """A loop over chunks; of a constant number of turns where all parts of a split depth have
-        as many, as compilers take more out of such a loop."""
-        if self.s.split == 1 or self.chunks % self.each:
-            with b.loop(stop, start) as chunk:
-                yield chunk
-        else:
-            with b.loop(self.each) as turn:
-                yield b.let(start + turn)
+        Chunks(b, self.s, patch, weight, multiply, self.chunks, self.each, own).run(*span)
 
     def _weight(self, b: Builder, bindings: dict, column: Expr, outer: Place,
                 area: Area | None) -> Factor:

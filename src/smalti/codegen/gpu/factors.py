@@ -23,7 +23,6 @@ from smalti.codegen.gpu.form import (
     U32,
     Binding,
     Expr,
-    Name,
     Shared,
     number,
     op,
@@ -157,14 +156,6 @@ class Fetched:
     inside: Expr | None
 
 
-@dataclass(frozen=True)
-class Kept(Fetched):
-    """Registers that hold what was loaded for a spot."""
-
-    values: Mapping[Key, Name]
-    inside: Name | None
-
-
 WEIGHT = Load("weight", ())
 """What the values of a weight are fetched as: there is no prologue that reads them."""
 
@@ -187,20 +178,6 @@ class Factor(ABC):
     @abstractmethod
     def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
         """Store it in the shared array, `buffer` elements of that from its start."""
-
-    def keep(self, fetched: list[Fetched]) -> list[Kept]:
-        """Registers with these values."""
-        return [Kept({key: self.b.variable(value) for key, value in each.values.items()},
-                     None if each.inside is None else self.b.variable(each.inside))
-                for each in fetched]
-
-    def renew(self, kept: list[Kept], fetched: list[Fetched]) -> None:
-        """Give the registers other values."""
-        for old, new in zip(kept, fetched, strict=True):
-            for key, value in new.values.items():
-                self.b.set(old.values[key], value)
-            if old.inside is not None:
-                self.b.set(old.inside, new.inside)
 
     def store(self, spot: Spot, buffer: Expr, line: Expr, inner: Expr, lanes: int,
               parts: Sequence[Expr]) -> None:
@@ -226,6 +203,24 @@ class Factor(ABC):
                 for n in (0, 2)]
 
 
+@dataclass(frozen=True)
+class TapLine:
+    """Where a line of a spot is at one place of the window, and the elements that its accesses
+    begin with there. Where it is not `inside`, there are zeros, and elements that may be read."""
+
+    at: Place
+    places: Mapping[Access, Expr]
+    inside: Expr | None
+
+
+@dataclass(frozen=True)
+class Tap:
+    """A place of the window: its first chunk, and the line of each spot."""
+
+    first: Expr
+    lines: Sequence[TapLine]
+
+
 class Lines(Factor):
     """Lines along the depth: rows of the patch, or columns of a weight that is a value.
 
@@ -240,9 +235,17 @@ class Lines(Factor):
         self.value, self.guards = value, guards
         self.loads = {load: access(product.kernel, load) for load in
                       dict.fromkeys(reads(value))}
-        self.lanes = vector_lanes(product.extents.c, WIDE if area.words else VECTOR)
+        e = product.extents
+        self.lanes = vector_lanes(e.c, WIDE if area.words else VECTOR)
+        self.chunks_of_a_tap = e.c // schedule.tile_k if e.c % schedule.tile_k == 0 and (
+            e.r * e.s > 1) else 0
+        """Of how many chunks a place of the window is; 0 where there is one place, or no whole
+        number."""
+        self.whole_chunks = e.r * e.s == 1 or self.chunks_of_a_tap > 0
+        """Whether a chunk is of one place of the window."""
         self.origins: list[Place] = []
         self.walks: list[list[Walk]] = []
+        self.tap: Tap | None = None
 
     def begin(self, lines: int, across: bool) -> None:
         """Say who brings what of so many lines; neighbours along the lines, or `across` them."""
@@ -256,6 +259,9 @@ class Lines(Factor):
 
     def add(self, origin: Place) -> None:
         """Say where the line of the next spot begins."""
+        if self.whole_chunks:
+            along = self.spots[len(self.origins)].inner * self.lanes
+            origin = {**origin, "c": self.b.let(along)}
         self.origins.append(origin)
         self.walks.append([Walk.begin(self.b, found, origin) for found in self.loads.values()])
 
@@ -269,38 +275,90 @@ class Lines(Factor):
         """Elements of a spot that are computed at once."""
         return min(self.lanes, VECTOR)
 
+    def enter(self, tap: Expr) -> None:
+        """Go to a place of the window, for the chunks that are fetched and put from here on."""
+        b, e = self.b, self.product.extents
+        at = {"r": tap, "s": ZERO} if e.s == 1 else {"r": b.let(tap // e.s), "s": b.let(tap % e.s)}
+        step = {name: b.let(value) for name, value in self.step({**at, "c": ZERO}).items()
+                if name != "c"}
+        known: dict = {}
+        self.tap = Tap(b.let(tap * self.chunks_of_a_tap), [
+            self._line(origin, walks, step, known)
+            for origin, walks in zip(self.origins, self.walks)])
+
+    def _line(self, origin: Place, walks: Sequence[Walk], step: Place, known: dict) -> TapLine:
+        """A line at a place of the window, `step` further than where it begins."""
+        b, at = self.b, self._at(origin, step)
+        values = Values(b, self.product.kernel, self.bindings, at)
+        inside = values.inside(self.guards)
+        if inside is not None:
+            values.where = inside = b.let(inside)
+        for walk in walks:
+            values.places |= walk.place(b, step, known)
+        places = {}
+        for found in self.loads.values():
+            if any(name == "c" for _, index in found.divided for name, _ in index.terms):
+                continue
+            place = values.place(found)
+            if inside is not None:  # else anywhere in the buffer, as far as compilers can see
+                last = self.bindings[found.buffer].elements - 1
+                place = b.let(op("min", select(inside, place, 0), last))
+            places[found] = place
+        return TapLine(at, places, inside)
+
+    def _at(self, origin: Place, step: Place) -> Place:
+        return {name: self.b.let(origin[name] + step[name]) if name in origin and name in step else
+                origin.get(name, step.get(name)) for name in (*origin, *step)}
+
     def fetch(self, chunk: Expr) -> list[Fetched]:
+        if self.tap is not None:
+            return self._fetch_of_tap(self.tap, chunk)
         b, product, tile = self.b, self.product, self.schedule.tile_k
-        steps: dict[Expr, tuple[dict, Expr | None, dict]] = {}
+        steps: dict[Expr, tuple[dict, dict]] = {}
         found = []
         for spot, origin, walks in zip(self.spots, self.origins, self.walks):
-            if spot.inner not in steps:
-                at = product.within(b, chunk, tile, b.let(spot.inner * self.lanes))
-                inside = None
-                if product.depth % tile:
-                    inside = b.let(chunk * tile + spot.inner * self.lanes < product.depth)
-                step = {name: b.let(value) for name, value in self.step(at).items()}
-                steps[spot.inner] = step, inside, {}
-            step, inside, known = steps[spot.inner]
-            found.append(self._fetched(spot, origin, walks, step, both(spot.where, inside), known))
+            along = b.let(spot.inner * self.lanes)
+            k = ZERO if self.whole_chunks else along
+            if k not in steps:
+                at = self.step(product.within(b, chunk, tile, k))
+                steps[k] = {name: b.let(value) for name, value in at.items()}, {}
+            step, known = steps[k]
+            at = self._at(origin, step)
+            inside = Values(b, product.kernel, self.bindings, at).inside(self.guards)
+            if product.depth % tile:
+                inside = both(b.let(chunk * tile + along < product.depth), inside)
+            inside = both(spot.where, inside)
+            if inside is not None:
+                inside = b.let(inside)
+            places: dict[Access, Expr] = {}
+            for walk in walks:
+                places |= walk.place(b, step, known)
+            found.append(Fetched(self._loaded(at, places, inside), None if self.plain else inside))
+        return found
+
+    def _fetch_of_tap(self, tap: Tap, chunk: Expr) -> list[Fetched]:
+        b, strides = self.b, {}
+        c = b.let((chunk - tap.first) * self.schedule.tile_k)
+        found = []
+        for spot, line in zip(self.spots, tap.lines):
+            places = {}
+            for load, place in line.places.items():
+                stride = load.stride("c")
+                if stride not in strides:
+                    strides[stride] = b.let(c * stride)
+                places[load] = b.let(place + strides[stride])
+            at = {**line.at, "c": b.let(line.at["c"] + c)}
+            found.append(Fetched(self._loaded(at, places, spot.where), None))
         return found
 
     @abstractmethod
     def step(self, at: Place) -> Place:
         """How far along each axis r, s and c are from where a line begins."""
 
-    def _fetched(self, spot: Spot, origin: Place, walks: list[Walk], step: Place,
-                 inside: Expr | None, known: dict) -> Fetched:
+    def _loaded(self, at: Place, places: Mapping[Access, Expr],
+                inside: Expr | None) -> dict[Key, Expr]:
+        """What is loaded for a spot, at a place whose accesses are of these elements, if known."""
         b, kernel = self.b, self.product.kernel
-        at = {name: b.let(origin[name] + step[name]) if name in origin and name in step else
-              origin.get(name, step.get(name)) for name in (*origin, *step)}
-        guards = Values(b, kernel, self.bindings, at).inside(self.guards)
-        inside = both(inside, guards)
-        if inside is not None:
-            inside = b.let(inside)
-        places: dict[Access, Expr] = {}
-        for walk in walks:
-            places |= walk.place(b, step, known)
         found: dict[Key, Expr] = {}
         whole = [load for load, a in self.loads.items() if self._whole(a)]
         for n in range(0, self.lanes, self.each):
@@ -314,12 +372,13 @@ class Lines(Factor):
                 held = self.held if self.plain and self.held == a.dtype else None
                 raw = values.load(a, held)
                 found[load, n] = b.let(raw if held and not self.area.words else raw.to("f32"))
-        values = Values(b, kernel, self.bindings, at, "c", self.lanes, where=inside, places=places)
+        values = Values(b, kernel, self.bindings, at, "c", self.lanes, where=inside,
+                        places=dict(places))
         for load in whole:
             a = self.loads[load]
             found[load, WORDS] = b.let(b.load(self.bindings[a.buffer], values.place(a),
                                                 self.lanes // 2, where=inside, scalar="u32"))
-        return Fetched(found, None if self.plain else inside)
+        return found
 
     def _whole(self, found: Access) -> bool:
         """Whether the elements of a spot are read as words, all at once."""
@@ -331,18 +390,18 @@ class Lines(Factor):
                 and together(found, "c", self.lanes))
 
     def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
-        for spot, each in zip(self.spots, fetched):
-            parts = self._parts(each)
+        for n, (spot, each) in enumerate(zip(self.spots, fetched)):
+            inside = self.tap.lines[n].inside if self.tap else each.inside
             line, inner = spot.place
-            self.store(spot, buffer, line, inner, self.lanes, parts)
+            self.store(spot, buffer, line, inner, self.lanes, self._parts(each, inside))
 
-    def _parts(self, fetched: Fetched) -> list[Expr]:
-        """What is staged of a spot: words as they are, or vectors of f32."""
+    def _parts(self, fetched: Fetched, inside: Expr | None) -> list[Expr]:
+        """What is staged of a spot: words as they are, or vectors of f32; zeros unless `inside`."""
         b, kernel, values = self.b, self.product.kernel, dict(fetched.values)
         for load, a in self.loads.items():
             words = values.get((load, WORDS))
             if words is not None and self.plain and a.dtype == self.schedule.dtype:
-                return [words]
+                return [words if inside is None else select(inside, words, number(0, words.type))]
             if words is not None:
                 first, second = self.widened(words, a.dtype)
                 values |= {(load, 0): first, (load, VECTOR): second}
@@ -351,8 +410,8 @@ class Lines(Factor):
             known: dict[KernelExpr, Expr] = {load: values[load, n] for load in self.loads}
             value = Values(b, kernel, self.bindings, {}, "c", self.each,
                            known=known).value(self.value)
-            if fetched.inside is not None:
-                value = select(fetched.inside, value, 0.0)
+            if inside is not None:
+                value = select(inside, value, 0.0)
             found.append(value)
         return found
 
@@ -434,7 +493,7 @@ class PackedColumns(Factor):
         halves = self.binding.dtype in HALVES
         found = []
         for spot, base in zip(self.spots, self.bases):
-            at = b.let(start + base)
+            at = b.let(base + start)
             pieces = (WORDS,) if halves else (0, VECTOR)
             found.append(Fetched({
                 (WEIGHT, n): b.let(b.load(self.binding, at + max(n, 0), VECTOR, where=spot.where,
@@ -492,7 +551,7 @@ class PackedWeight(Factor):
     def fetch(self, chunk: Expr) -> list[Fetched]:
         b = self.b
         start = b.let(chunk * (self.schedule.tile_k * self.line))
-        return [Fetched({(WEIGHT, 0): b.let(b.load(self.binding, start + base, VECTOR,
+        return [Fetched({(WEIGHT, 0): b.let(b.load(self.binding, base + start, VECTOR,
                                                    where=spot.where, scalar=self._scalar))}, None)
                 for spot, base in zip(self.spots, self.bases)]
 

@@ -7,9 +7,12 @@ room for in the instruction.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from smalti.codegen.gpu.form import (
     BUILTINS,
     U32,
+    Branch,
     Builtin,
     Expr,
     GroupProgram,
@@ -18,9 +21,10 @@ from smalti.codegen.gpu.form import (
     Name,
     Number,
     Op,
+    Statement,
     number,
     op,
-    statements,
+    operands,
 )
 
 END = 1 << 32
@@ -38,6 +42,8 @@ class Ranges:
     (260, None)
     >>> ranges.apart((i + 2) * 3)[1], ranges.apart(i - 8)[1]
     (6, 0)
+    >>> ranges.vectors(i + 8, 4), ranges.vectors(i - 8, 4)
+    (([Builtin(name='invocation')], 2), ([], 0))
     """
 
     def __init__(self, program: GroupProgram) -> None:
@@ -45,15 +51,27 @@ class Ranges:
         ends = (*program.groups, program.size, program.size, lanes)
         self._builtins = {name: end - 1 for name, end in zip(BUILTINS, ends, strict=True)}
         self._names: dict[str, int] = {}
-        for statement in statements(program.body):
-            match statement:
-                case Let(name, value):
-                    self._know(name, self.largest(value) if value.type == U32 else None)
-                case Loop(counter, _, stop):
-                    most = self.largest(stop)
-                    self._know(counter, None if most is None else max(0, most - 1))
+        self._lets: dict[str, Expr] = {}
+        self._depths: dict[str, int] = {}
+        self._run(program.body, 0)
 
-    def _know(self, name: str, most: int | None) -> None:
+    def _run(self, body: tuple[Statement, ...], depth: int) -> None:
+        """Note what is named in a block that is inside of so many loops."""
+        for statement in body:
+            match statement:
+                case Let(name, value) if value.type == U32:
+                    self._know(name, self.largest(value), depth)
+                    self._lets[name] = value
+                case Loop(counter, _, stop, _, inner):
+                    most = self.largest(stop)
+                    self._know(counter, None if most is None else max(0, most - 1), depth + 1)
+                    self._run(inner, depth + 1)
+                case Branch(_, then, otherwise):
+                    self._run(then, depth)
+                    self._run(otherwise, depth)
+
+    def _know(self, name: str, most: int | None, depth: int) -> None:
+        self._depths[name] = depth
         if most is not None:
             self._names[name] = most
 
@@ -68,6 +86,8 @@ class Ranges:
                 return self._builtins[name]
             case Op(instruction, (x, y)) if x.type == y.type == U32:
                 return self._of(instruction, self.largest(x), self.largest(y), y)
+            case Op("select", (_, x, y)) if x.type == U32:
+                return self._of("max", self.largest(x), self.largest(y), y)
         return None
 
     def _of(self, instruction: str, x: int | None, y: int | None, second: Expr) -> int | None:
@@ -91,6 +111,63 @@ class Ranges:
         if self.largest(expr) is None:
             return expr, 0
         return _apart(expr)
+
+    def vectors(self, index: Expr, lanes: int) -> tuple[list[Expr], int]:
+        """What adds up to the number of the vector at `index`, a multiple of `lanes`, and a
+        constant; nothing where that takes a division of all of it.
+
+        What is not known to be a multiple itself comes first: most often a loop does not change it,
+        and a device adds what changes to an address that it has worked out before.
+        """
+        if lanes == 1 or self.largest(index) is None:
+            return [], 0
+        rest, whole, more = [], [], 0
+        for term in self._terms(index, self._depth(index)):
+            found = self._divided(term, lanes)
+            if isinstance(term, Number):
+                more += int(term.value)
+            elif found is None:
+                rest.append(term)
+            else:
+                whole.append(found)
+        if not whole or more % lanes:
+            return [], 0
+        return [sum(rest[1:], rest[0]) // lanes, *whole] if rest else whole, more // lanes
+
+    def _depth(self, expr: Expr) -> int:
+        """How many loops the names of an expression are inside of, at most."""
+        if isinstance(expr, Name):
+            return self._depths.get(expr.name, 0)
+        return max(map(self._depth, operands(expr)), default=0)
+
+    def _terms(self, expr: Expr, depth: int) -> Iterator[Expr]:
+        """The terms of a sum, also of those that are named inside of so many loops."""
+        if isinstance(expr, Name) and expr.name in self._lets and depth:
+            value = self._lets[expr.name]
+            if self._depths[expr.name] == depth and isinstance(value, Op) \
+                    and value.instruction == "add" and self._lasting(value):
+                expr = value
+        if isinstance(expr, Op) and expr.instruction == "add":
+            for each in expr.arguments:
+                yield from self._terms(each, depth)
+        else:
+            yield expr
+
+    def _divided(self, expr: Expr, lanes: int) -> Expr | None:
+        """An expression over `lanes`, where it is known to be a multiple."""
+        if isinstance(expr, Name) and expr.name in self._lets:
+            expr = self._lets[expr.name]
+        match expr:
+            case Op("mul", (x, Number(value))) if value % lanes == 0 and self._lasting(x):
+                return op("mul", x, int(value) // lanes)
+        return None
+
+    def _lasting(self, expr: Expr) -> bool:
+        """Whether an expression is the same wherever it stands: made of names that are given once.
+        """
+        if isinstance(expr, Name):
+            return expr.name in self._depths
+        return isinstance(expr, Number | Builtin | Op) and all(map(self._lasting, operands(expr)))
 
 
 def _apart(expr: Expr) -> tuple[Expr, int]:

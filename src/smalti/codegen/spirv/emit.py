@@ -66,7 +66,6 @@ def emit(program: GroupProgram, limits: GroupLimits) -> bytes:
     """
     return Emitter(program, limits).module()
 
-
 class Emitter:
     """Writes one program."""
 
@@ -254,7 +253,12 @@ class Emitter:
 
     def _index(self, expr: Expr) -> ElementIndex:
         rest, more = self.ranges.apart(expr)
-        return ElementIndex(self.value(rest if more else expr), more)
+
+        def vectors(lanes: int) -> tuple[list[int], int]:
+            terms, behind = self.ranges.vectors(expr, lanes)
+            return [self.value(term) for term in terms], behind
+
+        return ElementIndex(lambda: self.value(rest if more else expr), more, vectors)
 
     def _load(self, expr: GroupLoad) -> int:
         a, type, index = self.assembler, expr.type, self._index(expr.index)
@@ -262,8 +266,16 @@ class Emitter:
             a.need("Float16")
         if expr.where is None:
             return self.memory.load(expr.buffer, index, type)
-        where = self.value(expr.where)
-        index = ElementIndex(a.op("Select", a.u32, where, self.memory.whole(index), a.number(0)))
+        where, inside = self.value(expr.where), index
+
+        def masked(place: int) -> int:
+            return a.op("Select", a.u32, where, place, a.number(0))
+
+        def vectors(lanes: int) -> tuple[list[int], int]:
+            terms, more = inside.vectors(lanes)
+            return ([masked(self.memory.sum(terms, more))] if terms else []), 0
+
+        index = ElementIndex(lambda: masked(self.memory.whole(inside)), 0, vectors)
         value = self.memory.load(expr.buffer, index, type)
         found = a.op("Select", a.type(type), self._wide(where, type), value, a.constant(0, type))
         if value in self.memory.halves:
@@ -325,16 +337,26 @@ class Emitter:
         a.do("ControlBarrier", scope, scope, a.number(sum(SEMANTICS[name] for name in seen)))
 
     def _loop(self, statement: Loop) -> None:
+        """A loop that asks behind each turn whether there is another, and before the first where
+        that is not known: what all turns have in common is taken out of such loops only."""
         a = self.assembler
         start, stop = self.value(statement.start), self.value(statement.stop)
+        if isinstance(statement.start, Number) and isinstance(statement.stop, Number) \
+                and statement.start.value < statement.stop.value:
+            self._turns(statement, start, stop)
+        else:
+            self._either(a.op("ULessThan", a.type(BOOL), start, stop),
+                         lambda: self._turns(statement, start, stop))
+
+    def _turns(self, statement: Loop, start: int, stop: int) -> None:
+        a = self.assembler
         header, body, again, end, counter, following = (a.id() for _ in range(6))
         before = self._block
         a.do("Branch", header)
         self._begin(header)
         a.code += (7 << 16 | OPCODES["Phi"][0], a.u32, counter, start, before, following, again)
-        inside = a.op("ULessThan", a.type(BOOL), counter, stop)
         a.do("LoopMerge", end, again, 0)
-        a.do("BranchConditional", inside, body, end)
+        a.do("Branch", body)
         self._begin(body)
         self._names[statement.counter] = counter
         self._run(statement.body)
@@ -342,7 +364,8 @@ class Emitter:
         self._begin(again)
         a.code += (5 << 16 | OPCODES["IAdd"][0], a.u32, following, counter,
                    a.number(statement.step))
-        a.do("Branch", header)
+        inside = a.op("ULessThan", a.type(BOOL), following, stop)
+        a.do("BranchConditional", inside, header, end)
         self._begin(end)
 
     def _branch(self, statement: Branch) -> None:
@@ -371,3 +394,4 @@ class Emitter:
         """Begin a block."""
         self.assembler.do("Label", label)
         self._block = label
+

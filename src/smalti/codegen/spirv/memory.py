@@ -16,6 +16,7 @@ A shared array is one variable, of vectors where it has lanes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from smalti.codegen.gpu.form import Binding, Shared, covered
@@ -36,10 +37,15 @@ half of a unit of bf16, for rounding; and the upper half, which is the bf16."""
 
 
 class ElementIndex(NamedTuple):
-    """A u32 as the id of what varies, and a constant behind it; their sum does not wrap."""
+    """A u32: what gives the id of what varies, and a constant behind it; their sum does not wrap.
 
-    base: int
-    more: int = 0
+    Of a multiple of some lanes, `vectors` gives the ids of what adds up to it, counted in vectors
+    of these, and a constant; no ids where that takes a division of all of it.
+    """
+
+    base: Callable[[], int]
+    more: int
+    vectors: Callable[[int], tuple[list[int], int]]
 
 
 class SpirvMemory:
@@ -53,7 +59,7 @@ class SpirvMemory:
         self.assembler, self.limits, self.vulkan = assembler, limits, vulkan
         self._bindings = {binding.name: (binding, number)
                           for number, binding in enumerate(bindings)}
-        self._offsets: dict[str, int] = {}
+        self._offsets: dict[tuple[str, int], int] = {}
         self._pushed = 0
         self._views: dict[str, dict[VectorType, int]] = {name: {} for name in self._bindings}
         self._arrays = {array.name: array for array in shared}
@@ -111,7 +117,7 @@ class SpirvMemory:
             if stride % element.lanes:
                 raise VerificationError(f"rows of a matrix lie {stride} elements apart in {name}, "
                                         f"which holds {element}")
-            at = self._shifted(index, element.lanes)
+            at = self._shared_place(name, index)
             pointer = a.op("AccessChain", a.pointer("Workgroup", a.type(element)),
                            self._variables[name], at)
             return pointer, stride // element.lanes
@@ -176,18 +182,22 @@ class SpirvMemory:
 
     # ------------------------------------------------------------------ bindings
 
-    def _offset(self, name: str) -> int:
-        """The push constant that says where a binding begins."""
-        found = self._offsets.get(name)
+    def _offset(self, name: str, elements: int = 1) -> int:
+        """The push constant that says where a binding begins, counted by so many elements."""
+        found = self._offsets.get((name, elements))
+        if found is None and elements > 1:
+            a = self.assembler
+            found = self._offsets[name, elements] = a.begin(
+                "ShiftRightLogical", a.u32, self._offset(name), a.number(LOG2[elements]))
         if found is None:
             a = self.assembler
-            if not self._offsets:
+            if not self._pushed:
                 words = len(self._bindings)
                 self._pushed = a.variable("PushConstant", a.block([a.u32] * words,
                                                                   range(0, 4 * words, 4)))
             pointer = a.begin("AccessChain", a.pointer("PushConstant", a.u32), self._pushed,
                               a.number(self._bindings[name][1]))
-            found = self._offsets[name] = a.begin("Load", a.u32, pointer)
+            found = self._offsets[name, 1] = a.begin("Load", a.u32, pointer)
         return found
 
     def _read(self, name: str, index: ElementIndex, seen: VectorType, elements: int) -> int:
@@ -196,24 +206,35 @@ class SpirvMemory:
         return self.assembler.op("Load", self.assembler.type(seen), pointer, *self.operands(name))
 
     def _place(self, name: str, index: ElementIndex, elements: int) -> int:
-        """Where an element lies from the descriptor on, counted by so many elements."""
+        """Where an element lies from the descriptor on, counted by so many elements. Where a
+        binding begins is added to the last term, most often what is the same for a work-group."""
         a = self.assembler
-        base = a.op("IAdd", a.u32, self._offset(name), index.base)
-        return self._shifted(ElementIndex(base, index.more), elements)
+        terms, more = index.vectors(elements)
+        if terms and self._bindings[name][0].dtype not in ("i8", "u8"):  # may begin inside of words
+            terms[-1] = a.op("IAdd", a.u32, terms[-1], self._offset(name, elements))
+            return self.sum(terms, more)
+        base = a.op("IAdd", a.u32, self._offset(name), index.base())
+        return self._shifted(base, index.more, elements)
 
-    def _shifted(self, index: ElementIndex, lanes: int) -> int:
+    def sum(self, terms: Sequence[int], more: int) -> int:
+        """The id of a sum."""
+        a, total = self.assembler, terms[0]
+        for term in (*terms[1:], *([a.number(more)] if more else [])):
+            total = a.op("IAdd", a.u32, total, term)
+        return total
+
+    def _shifted(self, base: int, more: int, lanes: int) -> int:
         """An index that counts vectors. What comes behind is a constant there, too."""
-        a, (base, more) = self.assembler, index
+        a = self.assembler
         if more % lanes:
-            base, more = self.whole(index), 0
+            base, more = self.sum([base], more), 0
         if lanes > 1:
             base = a.op("ShiftRightLogical", a.u32, base, a.number(LOG2[lanes]))
-        return self.whole(ElementIndex(base, more // lanes))
+        return self.sum([base], more // lanes)
 
     def whole(self, index: ElementIndex) -> int:
         """The id of an index."""
-        a, (base, more) = self.assembler, index
-        return a.op("IAdd", a.u32, base, a.number(more)) if more else base
+        return self.sum([index.base()], index.more)
 
     def _pointer(self, name: str, place: int, seen: VectorType) -> int:
         """A pointer to an element of a view of a binding."""
@@ -292,12 +313,21 @@ class SpirvMemory:
         count = a.number(-(-array.elements // array.lanes))
         return a.variable("Workgroup", a.declare("TypeArray", a.type(element), count))
 
+    def _shared_place(self, name: str, index: ElementIndex) -> int:
+        """An index that begins a vector of a shared array, counted by those."""
+        lanes = self._elements[name].lanes
+        terms, more = index.vectors(lanes)
+        if terms:
+            return self.sum(terms, more)
+        return self._shifted(index.base(), index.more, lanes)
+
     def _shared_pointers(self, name: str, index: ElementIndex, lanes: int) -> list[int]:
         """Pointers to what holds so many elements: one, or one to each where a part is wanted."""
-        a, element = self.assembler, self._elements[name]
-        variable, at = self._variables[name], self._shifted(index, element.lanes)
+        a, element, variable = self.assembler, self._elements[name], self._variables[name]
         if lanes == element.lanes:
-            return [a.op("AccessChain", a.pointer("Workgroup", a.type(element)), variable, at)]
+            return [a.op("AccessChain", a.pointer("Workgroup", a.type(element)), variable,
+                         self._shared_place(name, index))]
+        at = self._shifted(index.base(), index.more, element.lanes)
         pointer = a.pointer("Workgroup", a.type(VectorType(element.scalar)))
         first = a.op("BitwiseAnd", a.u32, self.whole(index), a.number(element.lanes - 1))
         return [a.op("AccessChain", pointer, variable, at,
