@@ -142,8 +142,8 @@ def told_whether(name: str, value: object) -> bool:
     return value
 
 
-async def read_json(request: Request) -> dict[str, Any] | Response:
-    """The object that a request sends, empty where it sends nothing; or why it is refused."""
+async def read_content(request: Request) -> bytes | Response:
+    """What a request sends, or why it is refused."""
     content = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS_MAX):
@@ -155,10 +155,18 @@ async def read_json(request: Request) -> dict[str, Any] | Response:
         return problem(408, "Timeout", f"the content did not come within {BODY_SECONDS_MAX:g} s")
     except ClientDisconnect:
         return problem(400, "BadRequest", "the content did not come")
+    return bytes(content)
+
+
+async def read_json(request: Request) -> dict[str, Any] | Response:
+    """The object that a request sends, empty where it sends nothing; or why it is refused."""
+    content = await read_content(request)
+    if isinstance(content, Response):
+        return content
     if not content:
         return {}
     try:
-        found = await run_in_threadpool(json.loads, bytes(content), parse_constant=_refused,
+        found = await run_in_threadpool(json.loads, content, parse_constant=_refused,
                                         object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         return problem(400, "BadRequest", f"the content is no JSON: {error}")

@@ -18,6 +18,8 @@ from smalti.errors import InputError
 from smalti.server import native, page_files
 from smalti.server.connection import Connection
 from smalti.server.guard import Guard, problem
+from smalti.server.openai.problems import Problems, is_here, refusal
+from smalti.server.openai.routes import routes as openai_routes
 from smalti.server.sdapi.routes import routes as sdapi_routes
 from smalti.server.site import Site
 
@@ -41,8 +43,9 @@ def application(site: Site, host: str = "127.0.0.1", token: str | None = None) -
     guard = Middleware(Guard, names=names, token=token, open_to_others=not is_loopback(host))
     return Starlette(
         routes=[*page_files.routes(), *native.streams(site),
-                *(each.route(site) for each in native.ENDPOINTS), *sdapi_routes(site)],
-        middleware=[guard], lifespan=lifespan,
+                *(each.route(site) for each in native.ENDPOINTS), *sdapi_routes(site),
+                *openai_routes(site)],
+        middleware=[Middleware(Problems), guard], lifespan=lifespan,
         exception_handlers={HTTPException: refused, Exception: defect})
 
 
@@ -58,8 +61,10 @@ async def refused(request: Request, error: Exception) -> Response:
 
 async def defect(request: Request, error: Exception) -> Response:
     """A defect of Smalti: the log has where it is."""
-    return problem(500, "Defect", f"a defect in Smalti: {type(error).__name__}; the log of the "
-                                  f"server has the place")
+    message = f"a defect in Smalti: {type(error).__name__}; the log of the server has the place"
+    if is_here(request.url.path):
+        return refusal(500, message)
+    return problem(500, "Defect", message)
 
 
 class HttpServer(uvicorn.Server):

@@ -28,7 +28,7 @@ async def changes(site: Site, job: JobRecord) -> AsyncGenerator[JobRecord | None
     with site.queue.watching(tell):
         while True:
             changed.clear()
-            job = await asyncio.to_thread(site.queue.job, job.id)
+            job = await asyncio.to_thread(site.queue.known, job.id) or job
             yield job
             if job.state in ENDED or site.queue.stopping:
                 return
@@ -53,4 +53,4 @@ def cancelled(site: Site, job: JobRecord) -> JobRecord:
     """The job, which is not wanted any more; it may have ended just now."""
     with suppress(QueueStateError):
         site.queue.cancel(job.id)
-    return site.queue.job(job.id)
+    return site.queue.known(job.id) or job
