@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import save_file
 from served import SECONDS, opened
 
 from smalti.diffusion import made_picture
@@ -55,6 +57,18 @@ def test_adapters_are_those_of_one_job(site: Site) -> None:
     files = [site.archive.pictures(job=job.id)[0] for job in (plain, named, given, again)]
     pixels = [Image.open(site.gallery.root / each.path).tobytes() for each in files]
     assert pixels[0] == pixels[3] != pixels[1] == pixels[2]
+
+
+def test_embeddings_of_another_family_do_no_harm(models: Path, tmp_path: Path) -> None:
+    words = tmp_path / "embeddings"
+    words.mkdir()
+    save_file({"emb_params": np.ones((2, 4096), np.float32)}, words / "other.safetensors")
+    site = Site(tmp_path / "pictures", [models, words], ["cpu"], threads=1)
+    site.start()
+    plain, named = made(site), made(site, prompt="a red apple, other")
+    site.stop()
+    assert (plain.state, plain.warnings) == (DONE, []) and named.state == DONE
+    assert "'other' has vectors of width 4096" in named.warnings[0]
 
 
 @pytest.mark.parametrize(("raised", "name", "said"), [

@@ -191,7 +191,9 @@ class DeviceWorker:
                 asked.model.path, device=self.device, progress=self._progress,
                 vae=None if asked.vae is None else asked.vae.path,
                 text_encoders=[each.path for each in asked.text_encoders],
-                embeddings=embeddings, lora_folder=folders or None, residents=self._residents,
+                # as folders: they may be of all families, and those that a prompt names count
+                embeddings=sorted({each.parent for each in embeddings}),
+                lora_folder=folders or None, residents=self._residents,
                 **self._loading)
             self._residents = self._residents or pipe.residents
         self._pipelines[key] = pipe
