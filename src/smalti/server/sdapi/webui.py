@@ -41,7 +41,7 @@ class WebUi:
         with self._turn:
             known = {**USUAL, **self._set}
         if "sd_model_checkpoint" not in known:
-            known["sd_model_checkpoint"] = title(self.site.folders().all()[0])
+            known["sd_model_checkpoint"] = title(self.site.folders().recent()[0])
         return known
 
     def set(self, options: dict[str, Any]) -> None:
