@@ -107,6 +107,11 @@ class JobQueue:
         self._tell(id)
         return self.job(id)
 
+    def cancel_all(self) -> None:
+        """End all jobs that wait."""
+        for id in self.archive.order():
+            self.cancel(id)
+
     def retry(self, id: str) -> JobRecord:
         """A new job that asks for the same as one that failed or was cancelled."""
         job = self.job(id)

@@ -70,9 +70,14 @@ async def defect(request: Request, error: Exception) -> Response:
 class HttpServer(uvicorn.Server):
     """Tells when it answers, and ends what waits for jobs before it ends connections."""
 
-    def __init__(self, config: uvicorn.Config, site: Site, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, site: Site, ready: Callable[[], None],
+                 unwanted: Callable[[], bool] | None = None) -> None:
         super().__init__(config)
-        self._site, self._ready = site, ready
+        self._site, self._ready, self._unwanted = site, ready, unwanted
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to stop; asked ten times a second."""
+        return await super().on_tick(counter) or (self._unwanted is not None and self._unwanted())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer."""
@@ -94,10 +99,11 @@ def configured(site: Site, host: str, token: str | None) -> uvicorn.Config:
 
 
 def serve(site: Site, bound: socket.socket, host: str, token: str | None,
-          ready: Callable[[], None]) -> None:
-    """Answer requests until Ctrl-C; `ready` is called when the first one is answered."""
+          ready: Callable[[], None], unwanted: Callable[[], bool] | None = None) -> None:
+    """Answer requests until Ctrl-C, or until `unwanted` says so; `ready` is called when the first
+    one is answered."""
     try:
-        HttpServer(configured(site, host, token), site, ready).run(sockets=[bound])
+        HttpServer(configured(site, host, token), site, ready, unwanted).run(sockets=[bound])
     finally:
         site.stop()
 
