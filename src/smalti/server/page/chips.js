@@ -6,7 +6,8 @@ import { AdapterChips } from "./adapters.js";
 import { ControlsChip } from "./controls.js";
 import { NumberField, Option, title, written } from "./fields.js";
 import { GivenChips } from "./given.js";
-import { about, asked, differs, model, ofKind, options, say, sayAll, usual, value } from "./state.js";
+import { about, asked, differs, model, ofKind, options, say, sayAll, usual, value }
+  from "./state.js";
 import { Dialog, Dropdown, html, Icon, IconButton } from "./ui.js";
 
 /** Chips that are always there; others come when they differ from the model's own. */
