@@ -86,7 +86,7 @@ def test_a_tiny_autoencoder_takes_a_hundredth_of_the_time() -> None:
     assert tiny.decoded(latent, 99) is None, "compiling is taken to need a second"
     assert tiny.decoded(latent, 99) is not None
     times = [tiny.decoded(latent, 0.1) for _ in range(100)]
-    assert len([each for each in times if each is not None]) <= 10, "0.1 s of 10 s"
+    assert len([each for each in times if each is not None]) <= 12, "0.1 s of 10 s, and what was left of the credit"
 
 
 def test_a_tiny_autoencoder_takes_the_place_of_the_colours_and_errors_give_it_back() -> None:
