@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -21,6 +22,7 @@ from smalti.cli.main import root
 from smalti.cli.serve import asked_token
 from smalti.errors import InputError
 from smalti.server.archive import ATTEMPTS_MAX, Archive
+from smalti.server.serve import listening
 from smalti.server.site import ARCHIVE
 
 LATE = ("numpy", "PIL", "onnx", "smalti.runtime", "smalti.diffusion")
@@ -178,3 +180,9 @@ def test_what_cannot_be_served_is_refused_at_once(
     done = CliRunner().invoke(root, ["serve", "--port", "0", *arguments])
     assert done.exit_code == 2 and said in done.stderr
     assert not [*tmp_path.iterdir()]
+
+
+def test_answers_are_sent_without_delay() -> None:
+    """An answer is sent in two parts; TCP would hold the second one back for 40 ms."""
+    with listening("127.0.0.1", 0, None) as bound:
+        assert bound.proto == socket.IPPROTO_TCP, "by which asyncio knows what to switch off"

@@ -8,6 +8,7 @@ nothing is kept.
 
 from __future__ import annotations
 
+import base64
 import io
 import sys
 import time
@@ -54,6 +55,16 @@ class LatestPreview:
         stream = io.BytesIO()
         self.paint().save(stream, "JPEG", quality=QUALITY)
         return stream.getvalue()
+
+    @property
+    def painted(self) -> bool:
+        """Whether somebody has asked for the file already."""
+        return "jpeg" in self.__dict__
+
+    @property
+    def text(self) -> str:
+        """The file in base64."""
+        return base64.b64encode(self.jpeg).decode()
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -27,6 +28,9 @@ CONNECTIONS_MAX = 512
 """At a time; each takes some kB, and more of them than this is nobody's browser."""
 GRACE_SECONDS = 2
 """For answers that are being sent when the server is stopped."""
+SWITCH_SECONDS = 0.0005
+"""After which the thread that answers lets one that makes pictures go on with Python: a step comes
+back from its kernels some ten times, and would wait for up to 5 ms each time."""
 TOKEN_CHARACTERS_MIN = 8
 """Fewer can be tried out over a network."""
 
@@ -102,6 +106,7 @@ def serve(site: Site, bound: socket.socket, host: str, token: str | None,
           ready: Callable[[], None], unwanted: Callable[[], bool] | None = None) -> None:
     """Answer requests until Ctrl-C, or until `unwanted` says so; `ready` is called when the first
     one is answered."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         HttpServer(configured(site, host, token), site, ready, unwanted).run(sockets=[bound])
     finally:
@@ -117,7 +122,9 @@ def listening(host: str, port: int, token: str | None) -> socket.socket:
                          f"which they have to send")
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sends without delay where it knows by the protocol that this is TCP; else every
+        # second answer of a connection waits 40 ms for the acknowledgement of its first part
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
     except OSError as error:

@@ -17,15 +17,15 @@ GONE_SECONDS = 1.0
 
 
 async def changes(site: Site, job: JobRecord) -> AsyncGenerator[JobRecord | None]:
-    """The job whenever it changed, the last time when it has ended; None where nothing changed for
-    `GONE_SECONDS`."""
+    """The job whenever its state changed, the last time when it has ended; None where nothing
+    changed for `GONE_SECONDS`."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
     def tell(id: str) -> None:
         if id in (job.id, ""):
             loop.call_soon_threadsafe(changed.set)
 
-    with site.queue.watching(tell):
+    with site.queue.watching(tell, steps=False):
         while True:
             changed.clear()
             job = await asyncio.to_thread(site.queue.known, job.id) or job

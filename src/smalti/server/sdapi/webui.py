@@ -9,6 +9,7 @@ from typing import Any
 
 from smalti.errors import InputError, SmaltiError
 from smalti.server.archive import JobRecord
+from smalti.server.previews import LatestPreview
 from smalti.server.site import Site
 
 TASKS_KEPT = 1000
@@ -87,6 +88,15 @@ class WebUi:
         self._note(task, job.id)
         return job
 
+    def preview(self, job: JobRecord) -> LatestPreview | None:
+        """What the picture of a job that runs will be, unless the options say that nobody looks."""
+        with self._turn:
+            wanted = self._set.get("live_previews_enable", True)
+        if not wanted:
+            return None
+        self.site.previews.look()
+        return self.site.previews.shown(job.id)
+
     def _note(self, task: object, job: str | None) -> None:
         """Know a task by the name that its client gave it."""
         if not isinstance(task, str):
@@ -106,7 +116,7 @@ class WebUi:
         """The job of a task that a client named; None where there is none any more."""
         with self._turn:
             id = self._tasks.get(name) if isinstance(name, str) else None
-        return None if id is None else self.site.archive.job(id)
+        return None if id is None else self.site.queue.known(id)
 
     def task_names(self) -> dict[str, str]:
         """The names of tasks by the ids of their jobs."""
