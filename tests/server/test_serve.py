@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,15 @@ def test_a_server_that_was_killed_goes_on_and_every_job_ends_once(
         assert len([*tmp_path.rglob("*.png")]) == 3 and not [*tmp_path.rglob("*.part")]
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) == -signal.SIGTERM
+
+
+@pytest.mark.sweep
+def test_the_first_requests_may_come_at_once(
+        environment: dict[str, str], models: Path, tmp_path: Path) -> None:
+    paths = ("options", "models", "pictures", "devices", "jobs", "openapi.json") * 2
+    with started(environment, "--models", str(models), "--output", str(tmp_path)) as (_, address):
+        with ThreadPoolExecutor(len(paths)) as threads:
+            assert all(threads.map(lambda path: ask(f"{address}/api/{path}"), paths))
 
 
 @pytest.mark.usefixtures("interruptible")

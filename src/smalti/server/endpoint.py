@@ -17,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import Send
 
 from smalti.errors import InputError, OutputError
+from smalti.server import late
 from smalti.server.guard import BODY_BYTES_MAX, problem, too_large
 from smalti.server.queue import QueueFullError, QueueStateError, UnknownJobError
 from smalti.server.site import Site
@@ -90,6 +91,7 @@ class Endpoint:
 
     def _answered(self, site: Site, call: Asking) -> Response:
         """What is answered."""
+        late.load()
         from smalti.diffusion.keywords import check_known
 
         def answer() -> Any:

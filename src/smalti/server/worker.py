@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smalti.errors import SmaltiError
+from smalti.server import late
 from smalti.server.archive import JobRecord
 from smalti.server.gallery import Gallery
 from smalti.server.previews import Previews, TinyDecoder, TinyDecoders
@@ -76,6 +77,7 @@ class DeviceWorker:
             thread.join()
 
     def _work(self) -> None:
+        late.load()
         from smalti.runtime.choice import chosen
 
         with suppress(SmaltiError):  # each job then fails with what it says
