@@ -18,6 +18,7 @@ from pathlib import Path
 from smalti import checkpoint
 from smalti.checkpoint import Report
 from smalti.diffusion.pipeline import SHIPPED_MODEL
+from smalti.diffusion.request import size_multiple
 from smalti.errors import CheckpointError, InputError
 from smalti.server.beside import words_of
 from smalti.server.folders import INDEX, SUFFIXES, Candidate, found_files, roots
@@ -35,8 +36,8 @@ class ModelFile:
     `kind` is "model" for what makes pictures, else "lora", "embedding", "controlnet", "vae",
     "text-encoder", "esrgan", "taesd", ..., or "unknown". `family` is that of a model, `title` says
     what the file is, in words. `usable` tells whether pictures can be made with it, `problem` why
-    not. `defaults` are what a model makes where nothing else is asked for, `words` those that an
-    adapter was trained with.
+    not. `defaults` are what a model makes where nothing else is asked for, in sizes that are
+    multiples of `multiple`; `words` are those that an adapter was trained with.
     """
 
     name: str
@@ -49,6 +50,7 @@ class ModelFile:
     problem: str
     defaults: dict[str, float | int | str]
     words: tuple[str, ...] = ()
+    multiple: int = 1
 
     @property
     def stem(self) -> str:
@@ -181,7 +183,8 @@ def described(name: str, path: Path) -> ModelFile:
         "sampler": config.default_sampler, "noise": config.default_noise}
     if kind.supported:
         return ModelFile(name, path, report.size_bytes, MODEL, kind.family or kind.id, kind.words,
-                         not problem, problem, defaults)
+                         not problem, problem, defaults,
+                         multiple=1 if config is None else size_multiple(config))
     return ModelFile(name, path, report.size_bytes, kind.id, "", kind.words, bool(kind.advice),
                      "" if kind.advice else f"{kind.words} is not read", {},
                      words_of(path) if kind.id == LORA else ())
