@@ -41,8 +41,15 @@ def test_nothing_is_kept_while_nobody_looks() -> None:
     assert previews.keep("a", how, step(0)) is None and previews.shown("a") is None
     previews.look()
     assert previews.keep("a", how, step(1)) == 2
-    previews.end("a")
-    assert previews.shown("a") is None
+
+
+def test_a_last_preview_stays_for_who_comes_for_it_a_moment_later() -> None:
+    previews = Previews(lambda: True)
+    for number in range(previews_module.ENDED_KEPT + 1):
+        id = str(number)
+        previews.keep(id, previews.of(SD_VAE, Path("a"), None), step(0))
+        previews.end(id)
+    assert previews.shown("0") is None and previews.shown("1") is not None
 
 
 def test_a_preview_does_not_change_with_the_latents_that_it_was_made_of() -> None:

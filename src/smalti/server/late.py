@@ -26,6 +26,5 @@ def load() -> None:
         import smalti.server.beside
         import smalti.server.guide
         import smalti.server.models
-        import smalti.server.openapi
         import smalti.server.thumbnails
         import smalti.server.upscaling  # noqa: F401
