@@ -16,19 +16,21 @@ GONE_SECONDS = 1.0
 """Between looks whether a client that waits for a picture is still there."""
 
 
-async def changes(site: Site, job: JobRecord) -> AsyncGenerator[JobRecord | None]:
-    """The job whenever its state changed, the last time when it has ended; None where nothing
-    changed for `GONE_SECONDS`."""
+async def changes(site: Site, job: JobRecord, steps: bool = False,
+                  ) -> AsyncGenerator[JobRecord | None]:
+    """The job whenever its state changed, with `steps` also when it came further, the last time
+    when it has ended; None where nothing changed for `GONE_SECONDS`."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
     def tell(id: str) -> None:
         if id in (job.id, ""):
             loop.call_soon_threadsafe(changed.set)
 
-    with site.queue.watching(tell, steps=False):
+    with site.queue.watching(tell, steps):
         while True:
             changed.clear()
-            job = await asyncio.to_thread(site.queue.known, job.id) or job
+            known = await asyncio.to_thread(site.queue.known, job.id)
+            job = known or job
             yield job
             if job.state in ENDED or site.queue.stopping:
                 return

@@ -204,7 +204,7 @@ async def _events(site: Site, asked: AskedPictures, job: JobRecord) -> AsyncGene
     family = "image_edit" if asked.edits else "image_generation"
     count, shown = asked.numbers.get("partial_images", 0), 0
     try:
-        async with aclosing(changes(site, job)) as found:
+        async with aclosing(changes(site, job, steps=True)) as found:
             async for each in found:
                 job = each or job
                 site.previews.look()
