@@ -36,7 +36,7 @@ def made(webui: WebUi, fields: dict[str, Any], job: JobRecord) -> Response:
     """The answer to txt2img or img2img."""
     if (refused := failed(job)) is not None:
         return refused
-    site, options = webui.site, webui.options() | (fields.get("override_settings") or {})
+    site, options = webui.site, webui.settings() | (fields.get("override_settings") or {})
     pictures = site.archive.pictures(job=job.id)[::-1]
     found = [(each, site.gallery.file(each)) for each in pictures]
     images = []

@@ -20,7 +20,7 @@ from smalti.server.queue import Progress
 from smalti.server.sdapi import lists
 from smalti.server.sdapi.webui import WebUi
 from smalti.server.site import Site
-from smalti.server.waiting import waited
+from smalti.server.waiting import cancelled, waited
 
 BEGUN = 0.01
 """The progress that A1111 tells of a job that runs, before its first step."""
@@ -158,8 +158,8 @@ def _progress(webui: WebUi, call: Asking, at_once: bool) -> Any:
 
 def interrupt(site: Site, call: Asking) -> Any:
     """Cancel what runs."""
-    for job in site.archive.jobs(RUNNING):
-        site.queue.cancel(job.id)
+    for job in site.queue.running():
+        cancelled(site, job)
     return {}
 
 
