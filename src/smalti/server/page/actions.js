@@ -70,8 +70,9 @@ export async function requestOf(picture) {
   const whole = sent.get(picture.job);
   const job = whole ? { request: whole } : jobs.value.get(picture.job)
     ?? await get(`/api/jobs/${picture.job}`).catch(() => null);
-  const missing = job && ["image", "mask"].some((name) => job.request[name] === null);
-  if (job && !missing) {
+  const unlike = job && ("upscaler" in job.request // it enlarged one that was made before
+    || ["image", "mask"].some((name) => job.request[name] === null));
+  if (job && !unlike) {
     return { ...job.request, seed: picture.seed, batch_size: job.request.batch_size ?? 1 };
   }
   const { request: read } = await carried(picture);
@@ -135,11 +136,13 @@ export const different = (picture) => attempt(async () => create({
 /** The same picture, larger, in a second pass. */
 export const larger = (picture) => attempt(async () => {
   const wanted = { ...await requestOf(picture), batch_size: 1 };
-  const upscaler = models.value.find((each) => each.kind === "esrgan" && each.usable)?.name;
-  await create({ hires_strength: LARGER_CHANGED, ...upscaler && { hires_upscaler: upscaler },
-    ...wanted, hires: Math.min((wanted.hires ?? 1) * LARGER,
-      options.value.hires?.maximum ?? LARGER) });
+  await create({ hires_strength: LARGER_CHANGED, ...wanted, hires: Math.min(
+    (wanted.hires ?? 1) * LARGER, options.value.hires?.maximum ?? LARGER) });
 });
+
+/** The picture as it is, enlarged by a network. */
+export const enlarge = (picture, upscaler) => attempt(async () =>
+  create({ upscaler, image: await base64(await pictureFile(picture)) }));
 
 /** Begin the next picture with this one. */
 export const change = (picture) => attempt(async () => {

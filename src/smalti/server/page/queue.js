@@ -50,9 +50,13 @@ function follow(job) {
   sheet.value = "";
 }
 
+/** What a job is called. */
+const titled = ({ prompt, upscaler }) => prompt || (upscaler ? `Larger with ${upscaler}`
+  : "Without a prompt");
+
 function Text({ job }) {
   return html`<button type="button" class="job-text" onClick=${() => follow(job)}>
-    ${job.request.prompt || "without a prompt"}</button>`;
+    ${titled(job.request)}</button>`;
 }
 
 function Running({ job }) {
@@ -63,7 +67,7 @@ function Running({ job }) {
     <span class="job-picture">${preview !== null && preview !== undefined
       && html`<img alt="" src=${query(`/api/jobs/${job.id}/preview`, { n: preview })} />`}</span>
     <div class="job-lines"><${Text} job=${job} />
-      <${Bar} share=${steps ? step / steps : null} label=${`Progress of ${job.request.prompt}`} />
+      <${Bar} share=${steps ? step / steps : null} label=${`Progress of ${titled(job.request)}`} />
       <span class="quiet-text">${text}</span></div>
     <${IconButton} icon="close" label="Stop" onClick=${() => cancel(job.id)} /></li>`;
 }
@@ -115,7 +119,7 @@ function WaitingJob({ job, at, count, pointer, dragged }) {
   };
   return html`<li class=${dragged ? "job dragged" : "job"} data-row>
     <button type="button" class="grip" title="Drag, or use the arrow keys"
-      aria-label=${`Place ${at + 1} of ${count}: ${job.request.prompt}. Arrow keys move it.`}
+      aria-label=${`Place ${at + 1} of ${count}: ${titled(job.request)}. Arrow keys move it.`}
       onKeyDown=${pressed} onPointerDown=${(event) => pointer.start(at, event)}
       onPointerMove=${pointer.over} onPointerUp=${pointer.end} onPointerCancel=${pointer.cancel}>
       <${Icon} name="grip" /></button>

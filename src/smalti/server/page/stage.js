@@ -2,15 +2,16 @@
 
 import { computed, effect } from "./vendor/signals.js";
 import { useEffect, useState } from "./vendor/hooks.js";
-import { again, cancel, change, different, edit, larger, retry } from "./actions.js";
+import { again, cancel, change, different, edit, enlarge, larger, retry, stem }
+  from "./actions.js";
 import { query } from "./api.js";
 import { FirstRun } from "./first_run.js";
 import { pictures, setFavourite, takeAway } from "./gallery.js";
 import { shortcut } from "./keys.js";
 import { SettingsOf } from "./settings_of.js";
-import { announced, asking, chosen, followed, jobs, paused, running, sheet, usual }
+import { announced, asking, chosen, followed, jobs, ofKind, paused, running, sheet, usual }
   from "./state.js";
-import { Bar, clock, html, Icon, IconButton } from "./ui.js";
+import { Bar, clock, Dropdown, html, Icon, IconButton } from "./ui.js";
 
 /** What the stage shows: `{job}`, `{picture}`, or nothing of both. */
 export const shown = computed(() => {
@@ -118,7 +119,7 @@ function Actions({ picture, job, settings, toggle }) {
   return html`<div class="actions" role="group" aria-label="This picture">
     ${act("again", "Again", again)}
     ${act("different", "A little different", different)}
-    ${act("larger", "Larger", larger)}
+    <${Larger} picture=${picture} />
     ${act("change", "Change", change)}
     ${act("edit", "Edit", edit)}
     <a class="action" href=${picture.file} download><${Icon} name="save" />Save</a>
@@ -131,6 +132,29 @@ function Actions({ picture, job, settings, toggle }) {
       onClick=${toggle} />
     <${Delete} picture=${picture} />
   </div>`;
+}
+
+/** Larger by a second pass, or by one of the networks for that where there are any. */
+function Larger({ picture }) {
+  const networks = ofKind("esrgan").filter((each) => each.usable);
+  const label = html`<${Icon} name="larger" />Larger`;
+  if (!networks.length) {
+    return html`<button type="button" class="action" onClick=${() => larger(picture)}>${label}
+      </button>`;
+  }
+  const way = (name, text, action) => html`<li><button type="button" class="file"
+    onClick=${action}><span class="file-text"><span class="file-name">${name}</span>
+    <span class="quiet-text">${text}</span></span></button></li>`;
+  return html`<${Dropdown} className="action" title="Larger" label=${label}>${(close) =>
+    html`<ul class="files">
+      ${way("Second pass", "twice as large, with new details", () => {
+        close();
+        larger(picture);
+      })}
+      ${networks.map((each) => way(stem(each.name), "the same picture, enlarged", () => {
+        close();
+        enlarge(picture, each.name);
+      }))}</ul>`}<//>`;
 }
 
 /** How long it took; a click shows where the time went. */
