@@ -23,10 +23,13 @@ FULL = 128
 """Invocations that a unit has to have in order to be busy."""
 ISSUED_FOR_A_VECTOR, ISSUED_FOR_A_FUNCTION = 12, 14
 """Instructions of an invocation to stage a vector of 4, and those of a function of the prologue."""
-ISSUED_FOR_WORDS, ISSUED_FOR_BORDERS, ISSUED_FOR_SOME, ISSUED_FOR_HALVES = 3, 10, 25, 1.5
-"""Those to stage 8 halves for the matrix unit: where they are and go to; more where a window has
-borders, or only some invocations bring one (with a branch in it, Mesa takes nothing out of a loop);
-and to widen and narrow each that is computed with. Read off the listings of AMD's compiler."""
+ISSUED_FOR_WORDS, ISSUED_FOR_BORDERS = {True: 2, False: 3}, {True: 3, False: 10}
+"""Those to stage 8 halves for the matrix unit, and more where a window has borders: where chunks
+are loaded ahead, or not, and each asks again where it is."""
+ISSUED_FOR_SOME, ISSUED_FOR_HALVES = 25, 1.5
+"""Those where only some invocations bring 8 halves (with a branch in it, Mesa takes nothing out of
+a loop), and to widen and narrow each that is computed with. Read off the listings of AMD's
+compiler."""
 ISSUED_FOR_A_CODE = 5
 """Those to widen a quantised weight: a shift and a mask, which some units do as they convert, the
 conversion, the sum with the least code, the product with the scale."""
@@ -105,9 +108,13 @@ class GroupWork:
         """
         return -(-self.columns // s.tile_n), -(-self.rows // s.tile_m), self.batch * s.split
 
+    def groups(self, s: GroupContraction) -> int:
+        """How many work-groups a schedule makes."""
+        return math.prod(self.grid(s))
+
     def throughput(self, s: GroupContraction) -> float:
         """Clocks for all of it of one unit that has enough to do at any time."""
-        return math.prod(self.grid(s)) * -(-self.depth // s.tile_k) * self._chunk(s)[0]
+        return self.groups(s) * -(-self.depth // s.tile_k) * self._chunk(s)[0]
 
     def clocks(self, s: GroupContraction) -> float:
         """About how many clocks of a compute unit this takes under a schedule."""
@@ -155,7 +162,7 @@ class GroupWork:
         factors: float = word * depth * (s.block_m + columns) / s.subgroup * self.rates.copies
         patch, weight = self._spots(s)
         vectors = (s.tile_m + s.tile_n * self.parts) * s.tile_k // WIDE
-        held = HELD_FOR_WORDS * (patch + weight) + HELD_FOR_SOME * self._partial(s)
+        held = HELD_FOR_WORDS * (patch + weight) + HELD_FOR_SOME * self.partial(s)
         if (patch + weight) * s.invocations > vectors:  # some put theirs elsewhere
             held += HELD_FOR_SOME / 2
         if plain and self.given > 2:  # twice as many registers, before they are halves
@@ -167,7 +174,7 @@ class GroupWork:
         multiplied = s.block_m * columns / s.subgroup + factors
         return self.rates.spread * multiplied + held + self.rates.beside
 
-    def _partial(self, s: GroupContraction) -> int:
+    def partial(self, s: GroupContraction) -> int:
         """Of how many factors only some invocations bring a vector, as there are fewer pads than
         others to put something into."""
         vectors, spots = s.tile_k // WIDE, self._spots(s)
@@ -186,6 +193,8 @@ class GroupWork:
         factors += 1 / (s.block_n * self.parts)
         size, weight = STORED_BYTES[s.dtype], ELEMENT_BYTES[s.weights]
         shared = products * factors * size / rates.shared
+        if s.matrix:  # reading, and bringing
+            shared = shared * rates.copies + s.tile_k * (s.tile_m + columns) * size / rates.shared
         if s.direct:
             shared = s.tile_m * s.tile_k * columns / 4 * size / rates.shared
         cached = s.tile_k * (s.tile_m * size + columns * weight) / rates.cache
@@ -219,11 +228,12 @@ class GroupWork:
     def _issued(self, s: GroupContraction) -> float:
         """Instructions of an invocation to stage a chunk for the matrix unit."""
         patch, weight = self._spots(s)
-        issued: float = ISSUED_FOR_WORDS * (patch + weight) + ISSUED_FOR_SOME * self._partial(s)
+        issued: float = ISSUED_FOR_WORDS[s.ahead] * (patch + weight)
+        issued += ISSUED_FOR_SOME * self.partial(s)
         if s.weights in FORMATS:
             issued += WIDE * ISSUED_FOR_A_CODE * weight
         if not s.prepared:
-            issued += ISSUED_FOR_BORDERS * self.borders * patch
+            issued += ISSUED_FOR_BORDERS[s.ahead] * self.borders * patch
             if self.prologue:
                 issued += WIDE * (self.prologue + ISSUED_FOR_HALVES) * patch
         return issued

@@ -137,8 +137,12 @@ def _matrices(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
                 down * block_m, across * block_n, tile_k, block_m, block_n, pad=8,
                 dtype=shape.factors, weights=weights, ahead=shape.rows != 8, matrix=shape.text,
                 subgroup=subgroup) for tile_k in chunks]
-            yield next((s for s in found if work.held(s) <= SURE * limits.registers),
-                       found[-1])
+            fitting = [s for s in found if work.held(s) <= SURE * limits.registers]
+            yield fitting[0] if fitting else found[-1]
+            deeper = replace(found[0], tile_k=2 * found[0].tile_k)
+            if fitting and work.groups(deeper) <= work.units and (
+                    work.held(deeper) <= SURE * limits.registers):
+                yield deeper
 
 
 def _split(s: GroupContraction, e: Extents) -> Iterator[GroupContraction]:

@@ -72,9 +72,8 @@ class JobQueue:
         self._progress: dict[str, Progress] = {}
         self._running: dict[str, JobRecord] = {}
         self.turns = 0
-        self._waiting = (-1, 0)
         self._cancelling: set[str] = set()
-        self._watchers: dict[Callable[[str], None], bool] = {}
+        self._watchers: set[Callable[[str], None]] = set()
         self.stopping = False
 
     # for those who ask
@@ -107,11 +106,6 @@ class JobQueue:
                                       f"or runs can be cancelled")
         self._tell(id)
         return self.job(id)
-
-    def cancel_all(self) -> None:
-        """End all jobs that wait."""
-        for id in self.archive.order():
-            self.cancel(id)
 
     def retry(self, id: str) -> JobRecord:
         """A new job that asks for the same as one that failed or was cancelled."""
@@ -146,41 +140,23 @@ class JobQueue:
         return self._running.get(id) or self.archive.job(id)
 
     def running(self) -> list[JobRecord]:
-        """The jobs that run, the one that began first before others."""
+        """The jobs that run."""
         return [*self._running.values()]
-
-    def running_job(self, id: str) -> JobRecord | None:
-        """The job of this id, if it runs."""
-        return self._running.get(id)
-
-    def waiting(self) -> int:
-        """How many jobs wait."""
-        turns = self.turns  # before they are counted, so that what changes meanwhile is seen
-        if self._waiting[0] != turns:
-            self._waiting = turns, self.archive.count(QUEUED)
-        return self._waiting[1]
-
-    @property
-    def waiting_known(self) -> int | None:
-        """How many jobs wait, if that is known without reading the archive."""
-        turns, count = self._waiting
-        return count if turns == self.turns else None
 
     def progress(self, id: str) -> Progress | None:
         """How far a job that runs has come."""
         return self._progress.get(id)
 
     @contextmanager
-    def watching(self, watcher: Callable[[str], None], steps: bool = True) -> Iterator[None]:
-        """Inside, `watcher` is called, by any thread, with the id of a job that changed; with
-        `steps` also when it has only come further."""
+    def watching(self, watcher: Callable[[str], None]) -> Iterator[None]:
+        """Inside, `watcher` is called, by any thread, with the id of a job that changed."""
         with self._changed:
-            self._watchers[watcher] = steps
+            self._watchers.add(watcher)
         try:
             yield
         finally:
             with self._changed:
-                self._watchers.pop(watcher, None)
+                self._watchers.discard(watcher)
 
     # for those who make them
 
@@ -208,7 +184,7 @@ class JobQueue:
         before = self._progress.get(id)
         if before is not None:
             self._progress[id] = replace(before, **known)
-            for each in self._heard_by(step=True):
+            for each in self._heard_by():
                 each(id)
 
     def finish(self, job: JobRecord, pictures: Sequence[PictureRecord], warnings: list[str],
@@ -254,13 +230,12 @@ class JobQueue:
         with self._changed:
             self.turns += 1
             self._changed.notify_all()
-        for each in self._heard_by(step=False):
+        for each in self._heard_by():
             each(id)
 
-    def _heard_by(self, step: bool) -> list[Callable[[str], None]]:
-        """Who hears of a change, which is a step that was done or another one."""
+    def _heard_by(self) -> list[Callable[[str], None]]:
         with self._changed:
-            return [each for each, steps in self._watchers.items() if steps or not step]
+            return [*self._watchers]
 
     def wait(self, id: str, seconds: float) -> JobRecord:
         """The job when it has ended, or as it is after so many seconds."""

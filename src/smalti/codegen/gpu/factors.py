@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, both, together
 from smalti.codegen.gpu.form import (
-    U32,
     Binding,
     Expr,
     Shared,
@@ -30,6 +29,7 @@ from smalti.codegen.gpu.form import (
     vector,
 )
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
+from smalti.codegen.gpu.spots import Spot, clamped, spots
 from smalti.codegen.gpu.types import vector_type
 from smalti.codegen.gpu.weights import VECTOR, WIDE, padded
 from smalti.graph.operation import HALVES
@@ -37,59 +37,6 @@ from smalti.kernel.form import Expr as KernelExpr
 from smalti.kernel.form import Index, Load, loads
 from smalti.schedule.group import GroupContraction
 from smalti.schedule.merge import Access, access
-
-
-@dataclass(frozen=True)
-class Spot:
-    """A vector of a shared array that an invocation brings; `where` it does, None always. `put`
-    says where it goes if that is elsewhere."""
-
-    outer: Expr
-    inner: Expr
-    where: Expr | None = None
-    put: tuple[Expr, Expr] | None = None
-
-    @property
-    def place(self) -> tuple[Expr, Expr]:
-        """Where the vector goes."""
-        return self.put or (self.outer, self.inner)
-
-    def turned(self) -> Spot:
-        """The spot with its places the other way round."""
-        return Spot(self.inner, self.outer, self.where, self.put and (self.put[1], self.put[0]))
-
-
-def spots(b: Builder, size: int, outer: int, inner: int, pads: str = "") -> list[Spot]:
-    """What one of `size` invocations takes of [outer, inner], neighbours along inner.
-
-    In the last turn some may be left over. They bring nothing; or, where there is a pad behind
-    each of the lines along `pads`, "outer" or "inner", they bring the last vector once more and put
-    it into a pad of their own: that takes no branch.
-    """
-    at, total = b.invocation, outer * inner
-    lines = {"outer": outer, "inner": inner}.get(pads, 0)
-    whole, found = size % inner == 0, []
-    first, own = (b.let(at // inner), b.let(at % inner)) if whole else (at, at)
-    for i in range(0, total, size):
-        last, beyond = i + size > total, i + size - total
-        n = at if whole else b.let(at + i)
-        row, column = (b.let(first + i // inner), own) if whole else (
-            b.let(n // inner), b.let(n % inner))
-        inside = (row < outer if whole else n < total) if last else None
-        if inside is None or beyond > lines:
-            found.append(Spot(row, column, inside))
-            continue
-        inside = b.let(inside)
-        spare = b.let((at + i) - total)
-        put = (spare, number(inner, U32)) if pads == "outer" else (number(outer, U32), spare)
-        place = (b.let(select(inside, row, put[0])), b.let(select(inside, column, put[1])))
-        found.append(Spot(b.let(op("min", row, outer - 1)), column, None, place))
-    return found
-
-
-def clamped(b: Builder, at: Expr, tile: int, extent: int, lanes: int = 1) -> Expr:
-    """`at`, or the last place from which `lanes` lie in the extent; tiles begin at multiples."""
-    return at if extent % tile == 0 else b.let(op("min", at, extent - lanes))
 
 
 @dataclass(frozen=True)
@@ -180,12 +127,15 @@ class Factor(ABC):
         """Store it in the shared array, `buffer` elements of that from its start."""
 
     def store(self, spot: Spot, buffer: Expr, line: Expr, inner: Expr, lanes: int,
-              parts: Sequence[Expr]) -> None:
-        """Store the elements of a spot: f32 in vectors, or words of the dtype of the products."""
+              parts: Sequence[Expr], inside: Expr | None = None) -> None:
+        """Store the elements of a spot: f32 in vectors, or words of the dtype of the products;
+        zeros unless `inside`."""
         area = self.area
         if area.words and parts[0].type.scalar != "u32":
             parts = self._words(parts)
         value = parts[0] if len(parts) == 1 else vector(*parts)
+        if inside is not None:
+            value = select(inside, value, number(0.0, value.type))
         self.b.store(area.shared, area.place(line, inner, lanes) + buffer, value, where=spot.where)
 
     def _words(self, parts: Sequence[Expr]) -> list[Expr]:
@@ -393,26 +343,23 @@ class Lines(Factor):
         for n, (spot, each) in enumerate(zip(self.spots, fetched)):
             inside = self.tap.lines[n].inside if self.tap else each.inside
             line, inner = spot.place
-            self.store(spot, buffer, line, inner, self.lanes, self._parts(each, inside))
+            self.store(spot, buffer, line, inner, self.lanes, self._parts(each), inside)
 
-    def _parts(self, fetched: Fetched, inside: Expr | None) -> list[Expr]:
-        """What is staged of a spot: words as they are, or vectors of f32; zeros unless `inside`."""
+    def _parts(self, fetched: Fetched) -> list[Expr]:
+        """What is staged of a spot: words as they are, or vectors of f32."""
         b, kernel, values = self.b, self.product.kernel, dict(fetched.values)
         for load, a in self.loads.items():
             words = values.get((load, WORDS))
             if words is not None and self.plain and a.dtype == self.schedule.dtype:
-                return [words if inside is None else select(inside, words, number(0, words.type))]
+                return [words]
             if words is not None:
                 first, second = self.widened(words, a.dtype)
                 values |= {(load, 0): first, (load, VECTOR): second}
         found = []
         for n in range(0, self.lanes, self.each):
             known: dict[KernelExpr, Expr] = {load: values[load, n] for load in self.loads}
-            value = Values(b, kernel, self.bindings, {}, "c", self.each,
-                           known=known).value(self.value)
-            if inside is not None:
-                value = select(inside, value, 0.0)
-            found.append(value)
+            found.append(Values(b, kernel, self.bindings, {}, "c", self.each,
+                                known=known).value(self.value))
         return found
 
 

@@ -20,11 +20,11 @@ from smalti.codegen.gpu.factors import (
     Fetched,
     PackedWeight,
     packed_columns,
-    spots,
 )
 from smalti.codegen.gpu.form import Binding, Expr, op, select, vector
 from smalti.codegen.gpu.product import ZERO, Product
 from smalti.codegen.gpu.quantised import SHIFT, WIDENED, PackedGroups
+from smalti.codegen.gpu.spots import spots
 from smalti.codegen.gpu.weights import VECTOR, WIDE, packed_groups
 from smalti.graph.quantised import WORD_BITS
 from smalti.schedule.group import GroupContraction
