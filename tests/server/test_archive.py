@@ -40,6 +40,23 @@ def test_a_job_ends_once(archive: Archive) -> None:
     assert found is not None and found.state == DONE and found.ended is not None
 
 
+def test_jobs_are_listed_as_they_run_wait_and_ended(archive: Archive) -> None:
+    for id in "abcde":
+        archive.add(job(id))
+    for id in "ab":
+        begun = archive.begin("cpu")
+        assert begun is not None and begun.id == id
+        archive.end(replace(begun, state=DONE if id == "a" else CANCELLED))
+    archive.begin("cpu")
+    assert "".join(each.id for each in archive.jobs()) == "cdeba"
+    assert "".join(each.id for each in archive.jobs(limit=2)) == "cd"
+    assert [each.id for each in archive.jobs(QUEUED)] == ["d", "e"]
+    assert [each.id for each in archive.jobs(DONE)] == ["a"]
+    plan = archive._all("EXPLAIN QUERY PLAN SELECT id FROM jobs WHERE state = ? ORDER BY position "
+                        "LIMIT 9", RUNNING)
+    assert "jobs_in_order" in plan[0][3], "whatever the number of jobs that have ended"
+
+
 def test_jobs_begin_in_order_and_on_their_device(archive: Archive) -> None:
     for id in "abc":
         archive.add(job(id))

@@ -104,6 +104,7 @@ def test_a_model_has_a_picture_a_hash_and_what_it_was_made_for(client: Client, m
     assert told["sizes"] == [[16, 16]] and told["defaults"]["width"] == 16
     shipped = client.get("/api/models/defaults").json
     assert "red apple" in shipped["draws"] and "128×128" in shipped["about"]
+    assert shipped["multiple"] == 32
 
 
 def test_sizes_are_those_that_a_model_was_trained_on() -> None:

@@ -40,6 +40,16 @@ def test_other_names_are_refused(models: Path, name: object, said: str) -> None:
         ModelFolders([models]).named(name, MODEL)
 
 
+def test_what_has_come_since_the_last_look_is_found(tmp_path: Path, model_path: Path) -> None:
+    folders = ModelFolders([tmp_path])
+    with pytest.raises(InputError):
+        folders.named("one", MODEL)
+    shutil.copy(model_path, tmp_path / "one.safetensors")
+    assert folders.named("one", MODEL).usable
+    (tmp_path / "one.safetensors").unlink()
+    assert len(folders.recent()) == 2 and len(folders.all()) == len(folders.recent()) == 1
+
+
 def test_only_what_is_new_is_opened(models: Path, tmp_path: Path, model_path: Path) -> None:
     folders = ModelFolders([tmp_path])
     before = folders.all()

@@ -6,6 +6,7 @@ import base64
 import http.client
 import io
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,19 @@ import pytest
 from PIL import Image
 from served import HOST, SECONDS, Client
 
-from smalti.server.archive import ENDED
+from smalti.server.archive import ENDED, Archive
 from smalti.server.native import ENDPOINTS
 
 APPLE: dict[str, Any] = {"prompt": "a red apple", "model": "tiny", "steps": 2}
+
+
+def test_a_disk_that_is_full_is_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(self: Archive, job: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Archive, "add", refuses)
+    answer = client.post("/api/jobs", {"prompt": "a", "model": "tiny"})
+    assert answer.status == 507 and "disk is full" in answer.json["message"]
 
 
 def test_a_picture_is_made_and_found_in_the_gallery(client: Client) -> None:

@@ -97,9 +97,24 @@ def test_the_queue_is_bounded(queue: JobQueue, monkeypatch: pytest.MonkeyPatch) 
 
 def test_watchers_hear_of_each_change(queue: JobQueue) -> None:
     heard: list[str] = []
-    with queue.watching(heard.append):
+    states: list[str] = []
+    with queue.watching(heard.append), queue.watching(states.append, steps=False):
         id = queue.submit({}).id
         queue.take("cpu")
         queue.advance(id, step=1, steps=2)
     queue.cancel(id)
-    assert heard == [id] * 3
+    assert (heard, states) == ([id] * 3, [id] * 2)
+
+
+def test_what_runs_and_how_many_wait_is_known_without_the_archive(queue: JobQueue) -> None:
+    assert queue.waiting_known is None and queue.waiting() == 0 == queue.waiting_known
+    id = queue.submit({"prompt": "a", "image": "iVBO"}).id
+    assert queue.waiting_known is None and queue.waiting() == 1
+    job = queue.take("cpu")
+    assert job is not None and [each.id for each in queue.running()] == [id]
+    running = queue.running_job(id)
+    assert running is not None and running == queue.job(id), "without its picture"
+    queue.advance(id, step=1, steps=2)
+    assert queue.waiting() == 0
+    queue.finish(job, [], [], {})
+    assert queue.running() == [] and queue.running_job(id) is None

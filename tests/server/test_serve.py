@@ -5,32 +5,38 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from served import SECONDS
+from served import SECONDS, opened
 
 from smalti.cli.main import root
 from smalti.cli.serve import asked_token
 from smalti.errors import InputError
+from smalti.server.archive import ATTEMPTS_MAX, Archive
+from smalti.server.serve import listening
+from smalti.server.site import ARCHIVE
 
 LATE = ("numpy", "PIL", "onnx", "smalti.runtime", "smalti.diffusion")
 """What takes long to load, and the first answer needs nothing of."""
 
 
 @contextmanager
-def started(environment: dict[str, str], *arguments: str) -> Iterator[tuple[Any, str]]:
+def started(environment: dict[str, str], *arguments: str,
+            program: tuple[str, ...] = ("-m", "smalti")) -> Iterator[tuple[Any, str]]:
     """A server as a process, and its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "smalti", "serve", "--port", "0", "--device", "cpu", "--threads",
-         "1", *arguments], stdout=subprocess.PIPE, env=environment, text=True)
+        [sys.executable, *program, "serve", "--port", "0", "--device", "cpu", "--threads", "1",
+         *arguments], stdout=subprocess.PIPE, env=environment, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -59,6 +65,7 @@ def until_ended(address: str, id: str) -> dict[str, Any]:
     return json.loads(last.removeprefix("data: "))
 
 
+@pytest.mark.sweep
 def test_a_server_that_was_killed_goes_on_and_every_job_ends_once(
         environment: dict[str, str], models: Path, tmp_path: Path) -> None:
     places = ("--models", str(models), "--output", str(tmp_path))
@@ -83,17 +90,64 @@ def test_a_server_that_was_killed_goes_on_and_every_job_ends_once(
         assert process.wait(SECONDS) == -signal.SIGTERM
 
 
+@pytest.mark.sweep
+def test_the_first_requests_may_come_at_once(
+        environment: dict[str, str], models: Path, tmp_path: Path) -> None:
+    paths = ("options", "models", "pictures", "devices", "jobs", "openapi.json") * 2
+    with started(environment, "--models", str(models), "--output", str(tmp_path)) as (_, address):
+        with ThreadPoolExecutor(len(paths)) as threads:
+            assert all(threads.map(lambda path: ask(f"{address}/api/{path}"), paths))
+
+
 @pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_ends_it_within_a_step(environment: dict[str, str], models: Path, tmp_path: Path
-                                      ) -> None:
+@pytest.mark.parametrize(("sent", "code"), [
+    (signal.SIGINT, 130),
+    pytest.param(signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.sweep)])
+def test_it_ends_within_a_step_and_goes_on_at_the_next_start(
+        environment: dict[str, str], models: Path, tmp_path: Path, sent: int, code: int) -> None:
     with started(environment, "--models", str(models), "--output", str(tmp_path)) as (
             process, address):
         id = ask(f"{address}/api/jobs", {"prompt": "a", "model": "tiny", "steps": 1000})["id"]
         with urllib.request.urlopen(f"{address}/api/jobs/{id}/events", timeout=SECONDS) as events:
             until_it_runs(events)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(SECONDS) == 130
+            process.send_signal(sent)
+            assert process.wait(SECONDS) == code
+    archive = Archive(tmp_path / ARCHIVE)
+    assert (archive.order(), archive.jobs()[0].attempts) == ([id], 0)
+    archive.close()
     assert not [*tmp_path.rglob("*.part"), *tmp_path.rglob("*.png")]
+
+
+DEADLY = """
+import os, sys
+from smalti.diffusion.job import PictureJob
+walk = PictureJob._walk
+def deadly(self, asked, begun):
+    if asked.prompt == "deadly":
+        os._exit(9)
+    return walk(self, asked, begun)
+PictureJob._walk = deadly
+from smalti.__main__ import main
+main()
+"""
+
+
+@pytest.mark.sweep
+def test_a_job_that_ends_the_process_is_given_up_and_the_others_are_made(
+        environment: dict[str, str], models: Path, tmp_path: Path) -> None:
+    site = opened(tmp_path, models)
+    deadly, other = (site.queue.submit({"prompt": prompt, "model": "tiny", "steps": 1}).id
+                     for prompt in ("deadly", "a"))
+    site.stop()
+    for _ in range(ATTEMPTS_MAX):
+        with started(environment, "--models", str(models), "--output", str(tmp_path),
+                     program=("-c", DEADLY)) as (process, _):
+            assert process.wait(SECONDS) == 9
+    with started(environment, "--models", str(models), "--output", str(tmp_path)) as (
+            process, address):
+        assert until_ended(address, other)["state"] == "done"
+        error = ask(f"{address}/api/jobs/{deadly}")["error"]
+        assert error["name"] == "DeviceError" and "ended 3 times" in error["message"]
 
 
 @pytest.mark.parametrize("code", [
@@ -136,3 +190,9 @@ def test_what_cannot_be_served_is_refused_at_once(
     done = CliRunner().invoke(root, ["serve", "--port", "0", *arguments])
     assert done.exit_code == 2 and said in done.stderr
     assert not [*tmp_path.iterdir()]
+
+
+def test_answers_are_sent_without_delay() -> None:
+    """An answer is sent in two parts; TCP would hold the second one back for 40 ms."""
+    with listening("127.0.0.1", 0, None) as bound:
+        assert bound.proto == socket.IPPROTO_TCP, "by which asyncio knows what to switch off"

@@ -5,19 +5,22 @@ from __future__ import annotations
 import errno
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import save_file
 from served import SECONDS, opened
 
 from smalti.diffusion import made_picture
 from smalti.diffusion.job import PictureJob
-from smalti.errors import DeviceMemoryError, NumericsError, OutputError
+from smalti.errors import DeviceLostError, DeviceMemoryError, NumericsError, OutputError
 from smalti.server.archive import CANCELLED, DONE, FAILED, QUEUED, Archive, JobRecord
-from smalti.server.site import Site
+from smalti.server.site import ARCHIVE, Site
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +59,21 @@ def test_adapters_are_those_of_one_job(site: Site) -> None:
     assert pixels[0] == pixels[3] != pixels[1] == pixels[2]
 
 
+def test_embeddings_of_another_family_do_no_harm(models: Path, tmp_path: Path) -> None:
+    words = tmp_path / "embeddings"
+    words.mkdir()
+    save_file({"emb_params": np.ones((2, 4096), np.float32)}, words / "other.safetensors")
+    site = Site(tmp_path / "pictures", [models, words], ["cpu"], threads=1)
+    site.start()
+    plain, named = made(site), made(site, prompt="a red apple, other")
+    site.stop()
+    assert (plain.state, plain.warnings) == (DONE, []) and named.state == DONE
+    assert "'other' has vectors of width 4096" in named.warnings[0]
+
+
 @pytest.mark.parametrize(("raised", "name", "said"), [
     (NumericsError("NaN in conv_1"), "NumericsError", "NaN in conv_1"),
+    (DeviceLostError("vulkan:0 was lost; open it anew"), "DeviceLostError", "was lost"),
     (DeviceMemoryError("1 GB asked, 2 MB free"), "DeviceMemoryError", "2 MB free"),
     (MemoryError("8 GB"), "DeviceMemoryError", "choose a smaller size"),
     (OSError(errno.EIO, "the file went"), "OSError", "the file went"),
@@ -104,6 +120,32 @@ def test_a_disk_that_is_full_fails_the_job_and_leaves_no_file(
     assert job.state == FAILED and "no space left" in (job.message or "")
     assert [*site.gallery.root.rglob("*.png")] == before
     assert made(site).state == DONE
+
+
+def test_a_folder_that_cannot_be_made_fails_the_job(site: Site) -> None:
+    """A file stands where the folder of the day would."""
+    before = {path: path.rename(path.with_name("aside")) for path in site.gallery.root.iterdir()
+              if path.is_dir() and path.name[0] != "."}
+    in_the_way = site.gallery.root / time.strftime("%Y-%m-%d")
+    in_the_way.touch()
+    try:
+        job = made(site)
+        assert job.error == "OutputError" and "cannot make the folder" in (job.message or "")
+    finally:
+        in_the_way.unlink()
+        for path, aside in before.items():
+            aside.rename(path)
+    assert made(site).state == DONE
+
+
+@pytest.mark.parametrize("kind", ["output", "archive"])
+def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path, kind: str) -> None:
+    if kind == "output":
+        (tmp_path / "pictures").touch()
+    else:
+        (tmp_path / "pictures" / ARCHIVE).mkdir(parents=True)
+    with pytest.raises(OutputError, match="cannot"):
+        Site(tmp_path / "pictures")
 
 
 def test_an_archive_that_cannot_be_written_is_tried_again(

@@ -31,6 +31,21 @@ OTHER_PIPELINES = (
 """What the names of pipeline classes begin with of models that are not read, their kind, words."""
 
 
+def model_name(path: str | Path) -> str:
+    """What a model is called: a file without its ending, a folder as it is, a snapshot in the cache
+    of the hub as its repository.
+
+    >>> model_name("hub/models--owner--sdxl-turbo/snapshots/0123"), model_name("anime.v2.ckpt")
+    ('sdxl-turbo', 'anime.v2')
+    """
+    path = Path(path)
+    if path.parent.name == "snapshots" and path.parents[1].name.startswith("models--"):
+        name = path.parents[1].name.rpartition("--")[2]
+    else:
+        name = path.name if path.is_dir() else path.stem
+    return name.encode("utf-8", "replace").decode()  # a file name need not be text
+
+
 def read_index(folder: Path) -> dict[str, object]:
     """The folder's `model_index.json`. Raises `CheckpointError` where there is none."""
     if not (folder / INDEX).is_file():

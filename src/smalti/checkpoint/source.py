@@ -85,7 +85,8 @@ class FoundModel:
     def distilled(self) -> str | None:
         """How the model was distilled to few steps, by its name; None where that says nothing."""
         return None if self.family is None else distilled(
-            self.family.recommended, self.path.stem, self.metadata.get("modelspec.title", ""))
+            self.family.recommended, diffusers.model_name(self.path),
+            self.metadata.get("modelspec.title", ""))
 
     def place(self, text_encoder: str) -> int:
         """Which section about text encoders is that of `text_encoder`, which its family reads."""

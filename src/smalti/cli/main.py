@@ -3,7 +3,7 @@
 | exit code | meaning                                                            |
 | --------- | ------------------------------------------------------------------ |
 | 0         | done                                                               |
-| 1         | only of `smalti bench`: a bound is missed                          |
+| 1         | of `smalti bench`: a bound is missed; of `smalti sdkit`: its usage |
 | 2         | what was given cannot be used; one message says why and what to do |
 | 130       | stopped with Ctrl-C; nothing half-written is left behind           |
 | 141       | what standard output was piped to reads no more (`| head`)         |
@@ -13,6 +13,8 @@ Anything else is a bug in Smalti and shows its traceback.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -32,6 +34,8 @@ from smalti.cli.inspect import inspect
 from smalti.cli.interrupt import STOPPED, raising
 from smalti.cli.profile import profile
 from smalti.cli.run import run
+from smalti.cli.sdkit import NAME as SDKIT
+from smalti.cli.sdkit import sdkit
 from smalti.cli.serve import serve
 from smalti.cli.streams import Refused, prepare_streams
 from smalti.cli.tune import tune
@@ -70,12 +74,14 @@ def root() -> None:
     """
 
 
-for command in (generate, serve, upscale, compile, run, inspect, convert, explain, export, devices,
-                bench, profile, tune, dojo, calibrate, doctor):
+for command in (generate, serve, sdkit, upscale, compile, run, inspect, convert, explain, export,
+                devices, bench, profile, tune, dojo, calibrate, doctor):
     root.add_command(command)
 
 
 def main() -> None:
-    """Run the command that the arguments name; ends the process."""
+    """Run the command that the arguments name, or that this program is called as; ends the process.
+    """
     prepare_streams()
-    root(prog_name="smalti")
+    called = [SDKIT] if Path(sys.argv[0]).stem.lower() == SDKIT else []
+    root([*called, *sys.argv[1:]], prog_name="smalti")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from smalti import checkpoint
 from smalti.checkpoint.adapters import Fit, WeightedAdapter
+from smalti.checkpoint.folder import model_name
 from smalti.diffusion.adapters import Adapters, Entry, labels
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
 from smalti.diffusion.fit import check_parts, check_refiner, size_warnings
@@ -99,9 +100,8 @@ class Pipeline:
             second = models(checkpoint.load(asked.refiner))
             check_parts(second.checkpoint)
             check_refiner(opened, second.checkpoint)
-        stem = Path(opened.report.path).stem
-        name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
-        pipe = cls(submodels, name, total if asked.memory is None else budget, second,
+        pipe = cls(submodels, model_name(opened.report.path),
+                   total if asked.memory is None else budget, second,
                    asked.lora_folders, asked.embedding_files)
         pipe.loras = asked.loras
         return pipe
@@ -139,8 +139,8 @@ class Pipeline:
             self.config, options, model=self.name, memory_bytes=self._memory_bytes,
             change=None if changed is None else changed.change,
             size=None if changed is None else (changed.width, changed.height),
-            refiner=None if self._refiner is None else Path(
-                self._refiner.checkpoint.report.path).stem,
+            refiner=None if self._refiner is None else model_name(
+                self._refiner.checkpoint.report.path),
             loras=labels(self._adapters.given))
         second = asked.second_pass()
         larger = None if asked.second is None else (second.width, second.height)

@@ -20,7 +20,8 @@ SUFFIXES = (".safetensors", ".pt", ".bin", ".pth", ".ckpt")
 class Vocabulary:
     """The embeddings that prompts may name, for the text encoders of one model.
 
-    Files that are given are read at once; those of a folder when a prompt has their name.
+    Files that are given are read at once, and have to fit; those of a folder, which may be of any
+    family, when a prompt has their name.
     """
 
     def __init__(self, config: ModelConfig, paths: Iterable[str | Path] = ()) -> None:
@@ -28,7 +29,7 @@ class Vocabulary:
         self._files: dict[str, Path] = {}
         self._known: dict[str, Embedding] = {}
         given = [Path(path) for path in paths]
-        if given and not widths(config):
+        if not widths(config) and not all(path.is_dir() for path in given):
             raise InputError("embeddings are for models with a CLIP text encoder; this model reads "
                              "prompts with T5 only")
         for path in given:

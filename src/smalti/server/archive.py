@@ -181,11 +181,20 @@ class Archive:
 
     def jobs(self, state: str | None = None, limit: int = JOBS_KEPT) -> list[JobRecord]:
         """Those of a state, or all: first what runs, what waits, then what ended last."""
-        rows = self._all(
-            f"SELECT {JOB} FROM jobs WHERE ? IN ('', state) ORDER BY state <> 'running', "
-            f"state <> 'queued', CASE WHEN ended IS NULL THEN position ELSE -ended END LIMIT ?",
-            state or "", limit)
-        return [_job(row) for row in rows]
+        with self._turn:  # so that no job goes from one of the lists to the next
+            if state in ENDED:
+                return self._listed("state = ? ORDER BY ended DESC", limit, state)
+            found: list[JobRecord] = []
+            for each in (RUNNING, QUEUED) if state is None else (state,):
+                found += self._listed("state = ? ORDER BY position", limit - len(found), each)
+            if state is None:
+                found += self._listed("ended IS NOT NULL ORDER BY ended DESC", limit - len(found))
+            return found
+
+    def _listed(self, which: str, limit: int, *values: str) -> list[JobRecord]:
+        """Jobs by a condition that an index answers, however many others there are."""
+        return [_job(row) for row in self._all(f"SELECT {JOB} FROM jobs WHERE {which} LIMIT ?",
+                                               *values, limit)]
 
     def count(self, state: str) -> int:
         """How many there are of a state."""

@@ -119,7 +119,7 @@ def opened(request: Mapping[str, Any], folders: ModelFolders) -> Asked:
         raise InputError(f"device is {device!r:.80}; expected the id of a device")
     model = request.get("model")
     return Asked(
-        made, folders.all()[0] if model is None else folders.named(model, MODEL),
+        made, folders.recent()[0] if model is None else folders.named(model, MODEL),
         None if vae is None else folders.named(vae, "vae"),
         tuple(folders.named(each, "text-encoder")
               for each in _list("text_encoders", request.get("text_encoders"), 4)),

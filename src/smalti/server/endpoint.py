@@ -17,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import Send
 
 from smalti.errors import InputError, OutputError
+from smalti.server import late
 from smalti.server.guard import BODY_BYTES_MAX, problem, too_large
 from smalti.server.queue import QueueFullError, QueueStateError, UnknownJobError
 from smalti.server.site import Site
@@ -25,6 +26,8 @@ Schema = dict[str, Any]
 
 BODY_SECONDS_MAX = 60.0
 """In which the content of a request must have come, so that nobody holds connections open."""
+SMALL_BYTES = 1 << 14
+"""Of content that is read at once: less than a tenth of a millisecond, and than a thread costs."""
 RETRY_SECONDS = 5
 """After which a client that was told that the queue is full may ask again."""
 
@@ -53,8 +56,8 @@ class Endpoint:
     """What one method of one path does: `answer` gives JSON, or a Response.
 
     `query` are the parameters behind the ?, with their schemas; others are refused. `body` makes
-    the schema of the JSON that is sent, `result` names that of what is answered. What is `quick`
-    waits for no thread, whatever all of them do.
+    the schema of the JSON that is sent, `result` names that of what is answered. `at_once` answers
+    without waiting for a thread, from memory alone; None where it cannot, and `answer` is asked.
     """
 
     method: str
@@ -65,7 +68,7 @@ class Endpoint:
     body: Callable[[], Schema] | None = None
     status: int = 200
     result: str = ""
-    quick: bool = False
+    at_once: Answer | None = None
 
     def route(self, site: Site) -> Route:
         """It as a route of the application."""
@@ -78,14 +81,17 @@ class Endpoint:
                     return found
                 body = found
             call = Asking(request.path_params, dict(request.query_params), body)
-            if self.quick:
-                return JSONResponse(self.answer(site, call), self.status)
+            if self.at_once is not None and call.query.keys() <= self.query.keys():
+                known = self.at_once(site, call)
+                if known is not None:
+                    return JSONResponse(known, self.status)
             return await run_in_threadpool(self._answered, site, call)
 
         return Route(self.path, called, methods=[self.method])
 
     def _answered(self, site: Site, call: Asking) -> Response:
         """What is answered."""
+        late.load()
         from smalti.diffusion.keywords import check_known
 
         def answer() -> Any:
@@ -142,8 +148,8 @@ def told_whether(name: str, value: object) -> bool:
     return value
 
 
-async def read_json(request: Request) -> dict[str, Any] | Response:
-    """The object that a request sends, empty where it sends nothing; or why it is refused."""
+async def read_content(request: Request) -> bytes | Response:
+    """What a request sends, or why it is refused."""
     content = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS_MAX):
@@ -155,10 +161,18 @@ async def read_json(request: Request) -> dict[str, Any] | Response:
         return problem(408, "Timeout", f"the content did not come within {BODY_SECONDS_MAX:g} s")
     except ClientDisconnect:
         return problem(400, "BadRequest", "the content did not come")
+    return bytes(content)
+
+
+async def read_json(request: Request) -> dict[str, Any] | Response:
+    """The object that a request sends, empty where it sends nothing; or why it is refused."""
+    content = await read_content(request)
+    if isinstance(content, Response):
+        return content
     if not content:
         return {}
     try:
-        found = await run_in_threadpool(json.loads, bytes(content), parse_constant=_refused,
+        found = await run_in_threadpool(json.loads, content, parse_constant=_refused,
                                         object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         return problem(400, "BadRequest", f"the content is no JSON: {error}")

@@ -3,7 +3,8 @@
 A server on this computer is reached by every page that a browser shows. So the name that a request
 gives the server must be one of its own (a foreign name that leads here is DNS rebinding), the page
 that it comes from must be its own (no CORS), and what changes something must be JSON, which foreign
-pages cannot send without being asked for. Beyond this computer a token is needed besides.
+pages cannot send without being asked for; or a form that comes with a token, which they cannot send
+either. Beyond this computer a token is needed besides.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ HEAD_BYTES_MAX = 32 << 10
 """Of the address and the headers of a request; those of browsers with many cookies have a fifth."""
 BODY_BYTES_MAX = 64 << 20
 """Of a request: a picture of 4096 x 4096 pixels as PNG, in base64, takes up to that."""
+FORMS = ("/v1/images/edits",)
+"""Paths that take a form with files, too: clients of OpenAI's API send pictures so."""
 HEADERS = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; "
                                "form-action 'none'",
@@ -69,10 +72,11 @@ class Guard:
                     found.setdefault(name, value)
             await send(message)
 
-        refused = _unsound(scope) or self._refused(scope["method"], Headers(scope=scope))
+        refused = _unsound(scope) or self._refused(scope["method"], scope["path"],
+                                                   Headers(scope=scope))
         await (refused or self._app)(scope, receive, guarded)
 
-    def _refused(self, method: str, headers: Headers) -> JSONResponse | None:
+    def _refused(self, method: str, path: str, headers: Headers) -> JSONResponse | None:
         """Why a request is not let in; None where it is."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_own(hosts[0]):
@@ -93,7 +97,8 @@ class Guard:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         length = headers.get("content-length", "0")
         empty = not kind and length == "0" and "transfer-encoding" not in headers
-        if method in ("POST", "PUT", "PATCH") and kind != "application/json" and not empty:
+        if method in ("POST", "PUT", "PATCH") and kind != "application/json" and not empty and (
+                not _is_form(path, kind, headers)):
             return problem(415, "UnsupportedMediaType", f"the request is {kind or 'of no type'}; "
                                                         f"expected Content-Type: application/json")
         if not length.isascii() or not length.isdigit() or int(length[:20]) > BODY_BYTES_MAX:
@@ -126,6 +131,13 @@ class Guard:
         elif scheme.lower() != "bearer":
             return False
         return hmac.compare_digest(secret, self._token or b"")
+
+
+def _is_form(path: str, kind: str, headers: Headers) -> bool:
+    """Whether a request is a form where forms are taken. It has a Bearer token, whether this server
+    has one or not: a foreign page could not send that without being asked for."""
+    return path in FORMS and kind == "multipart/form-data" and (
+        headers.get("authorization", "").lower().startswith("bearer "))
 
 
 def _unsound(scope: Scope) -> JSONResponse | None:

@@ -10,6 +10,7 @@ import difflib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +18,14 @@ from pathlib import Path
 from smalti import checkpoint
 from smalti.checkpoint import Report
 from smalti.diffusion.pipeline import SHIPPED_MODEL
+from smalti.diffusion.request import size_multiple
 from smalti.errors import CheckpointError, InputError
 from smalti.server.beside import words_of
 from smalti.server.folders import INDEX, SUFFIXES, Candidate, found_files, roots
 
+LOOK_SECONDS = 1.0
+"""For which what was found in the folders is taken to be there: a look at a thousand files takes
+30 ms, and a job asks for several names."""
 MODEL, LORA, UNKNOWN = "model", "lora", "unknown"
 
 
@@ -31,8 +36,8 @@ class ModelFile:
     `kind` is "model" for what makes pictures, else "lora", "embedding", "controlnet", "vae",
     "text-encoder", "esrgan", "taesd", ..., or "unknown". `family` is that of a model, `title` says
     what the file is, in words. `usable` tells whether pictures can be made with it, `problem` why
-    not. `defaults` are what a model makes where nothing else is asked for, `words` those that an
-    adapter was trained with.
+    not. `defaults` are what a model makes where nothing else is asked for, in sizes that are
+    multiples of `multiple`; `words` are those that an adapter was trained with.
     """
 
     name: str
@@ -45,6 +50,7 @@ class ModelFile:
     problem: str
     defaults: dict[str, float | int | str]
     words: tuple[str, ...] = ()
+    multiple: int = 1
 
     @property
     def stem(self) -> str:
@@ -69,6 +75,14 @@ class ModelFolders:
         self._told: set[str] = set()
         self._turn = threading.Lock()
         self._seen: dict[tuple[str, Path, int, int], ModelFile] = {}
+        self._last: tuple[float, list[ModelFile]] | None = None
+
+    def recent(self) -> list[ModelFile]:
+        """As `all`, but as it was at the last look where that is no longer ago than a second."""
+        last = self._last
+        if last is not None and time.monotonic() - last[0] < LOOK_SECONDS:
+            return list(last[1])
+        return self.all()
 
     def all(self) -> list[ModelFile]:
         """Everything that is there now, the shipped model first; only what is new is opened."""
@@ -92,12 +106,13 @@ class ModelFolders:
                 found.setdefault((file.kind, file.name), file)
             self._seen = seen
             self._tell(warnings)
+            self._last = time.monotonic(), list(found.values())
             return list(found.values())
 
     def forget(self) -> None:
         """Open everything anew when it is listed next."""
         with self._turn:
-            self._seen = {}
+            self._seen, self._last = {}, None
 
     def _tell(self, warnings: list[str]) -> None:
         """Keep what is to be warned of, and say what is new of it."""
@@ -109,7 +124,7 @@ class ModelFolders:
 
     def of_kind(self, kind: str) -> list[ModelFile]:
         """All files of a kind."""
-        return [each for each in self.all() if each.kind == kind]
+        return [each for each in self.recent() if each.kind == kind]
 
     def named(self, name: object, kind: str) -> ModelFile:
         """The file of a kind by its name: with or without folders and ending, where that is clear.
@@ -118,13 +133,11 @@ class ModelFolders:
         """
         if not isinstance(name, str):
             raise InputError(f"a {kind} is given as {name!r:.80}; expected its name")
-        files = self.of_kind(kind)
-        wanted = name.replace("\\", "/")  # as programs on Windows know a file in a folder
-        for spelled in (lambda each: each.name, lambda each: os.path.splitext(each.name)[0],
-                        lambda each: each.stem):
-            found = [each for each in files if spelled(each) in (name, wanted)]
-            if len(found) == 1:
-                return found[0]
+        for look in (self.recent, self.all):  # what is not there yet may have come since
+            files = [each for each in look() if each.kind == kind]
+            found = _named(name, files)
+            if found is not None:
+                return found
         stems = {each.stem: each.name for each in files}
         near = [stems[stem] for stem in difflib.get_close_matches(Path(name).stem, stems, n=3)]
         known = near or [each.name for each in files[:10]]
@@ -134,6 +147,17 @@ class ModelFolders:
 
     def _where(self) -> str:
         return ", ".join(map(str, self.given)) or "none; give --models FOLDER"
+
+
+def _named(name: str, files: Sequence[ModelFile]) -> ModelFile | None:
+    """The one file that is meant by a name."""
+    wanted = name.replace("\\", "/")  # as programs on Windows know a file in a folder
+    for spelled in (lambda each: each.name, lambda each: os.path.splitext(each.name)[0],
+                    lambda each: each.stem):
+        found = [each for each in files if spelled(each) in (name, wanted)]
+        if len(found) == 1:
+            return found[0]
+    return None
 
 
 def to_log(text: str) -> None:
@@ -159,7 +183,8 @@ def described(name: str, path: Path) -> ModelFile:
         "sampler": config.default_sampler, "noise": config.default_noise}
     if kind.supported:
         return ModelFile(name, path, report.size_bytes, MODEL, kind.family or kind.id, kind.words,
-                         not problem, problem, defaults)
+                         not problem, problem, defaults,
+                         multiple=1 if config is None else size_multiple(config))
     return ModelFile(name, path, report.size_bytes, kind.id, "", kind.words, bool(kind.advice),
                      "" if kind.advice else f"{kind.words} is not read", {},
                      words_of(path) if kind.id == LORA else ())

@@ -72,6 +72,12 @@ def get_job(site: Site, call: Asking) -> Any:
     return one(site, site.queue.job(call.path["id"]))
 
 
+def get_running_job(site: Site, call: Asking) -> Any:
+    """One job, if it runs."""
+    job = site.queue.running_job(call.path["id"])
+    return None if job is None else job_told(site.queue, job, {})
+
+
 def get_preview(site: Site, call: Asking) -> Response:
     """What the picture of a job that runs will be, by its last step."""
     site.previews.look()
@@ -183,7 +189,8 @@ ENDPOINTS = (
              query={"state": STATE, "limit": LIMIT}, result="Jobs"),
     Endpoint("POST", "/api/jobs/pause", "Begin no more jobs, or go on", pause_jobs,
              body=_pause_body, result="Paused"),
-    Endpoint("GET", "/api/jobs/{id}", "One job", get_job, result="Job"),
+    Endpoint("GET", "/api/jobs/{id}", "One job", get_job, result="Job",
+             at_once=get_running_job),
     Endpoint("GET", "/api/jobs/{id}/preview", "What the picture of a job that runs will be",
              get_preview, query={"n": {"type": "integer", "minimum": 0}}, result="image/jpeg"),
     Endpoint("GET", "/api/jobs/{id}/times", "Where the time of a job that is done went", get_times,
@@ -200,7 +207,7 @@ ENDPOINTS = (
              result="Schema"),
     Endpoint("GET", "/api/openapi.json", "This document", describe_api, result="Schema"),
     Endpoint("GET", "/internal/ping", "Whether the server is there", ping, result="Schema",
-             quick=True),
+             at_once=ping),
 )
 
 

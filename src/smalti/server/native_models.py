@@ -65,9 +65,10 @@ def get_model_defaults(site: Site, call: Asking) -> Any:
     from smalti.server.models import MODEL
 
     name = call.query.get("name")
-    file = site.folders().all()[0] if name is None else site.folders().named(name, MODEL)
+    file = site.folders().recent()[0] if name is None else site.folders().named(name, MODEL)
     return {"name": file.name, "family": guide.family_title(file), "defaults": file.defaults,
-            "sizes": guide.sizes(file), "about": guide.about(file), "draws": guide.draws(file)}
+            "multiple": file.multiple, "sizes": guide.sizes(file),
+            "about": guide.about(file), "draws": guide.draws(file)}
 
 
 NAME = {"name": {"type": "string"}}

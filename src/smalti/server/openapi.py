@@ -60,13 +60,14 @@ SCHEMAS: dict[str, Schema] = {
     "Paused": _object(paused={"type": "boolean"}),
     "Model": _object(name=TEXT, bytes=WHOLE, kind=TEXT, family=TEXT, title=TEXT,
                      usable={"type": "boolean"}, problem=TEXT, defaults={"type": "object"},
+                     multiple={**WHOLE, "description": "Of which width and height are multiples."},
                      words={"type": "array", "items": TEXT, "description":
                             "That an adapter was trained with."},
                      preview={"type": "boolean", "description": "Whether there is a picture."},
                      hash={"type": ["string", "null"], "description":
                            "10 digits of the SHA-256, null until it is known."}),
     "ModelDefaults": _object(
-        name=TEXT, family=TEXT, defaults={"type": "object"}, about=TEXT,
+        name=TEXT, family=TEXT, defaults={"type": "object"}, about=TEXT, multiple=WHOLE,
         sizes={"type": "array", "items": {"type": "array", "items": WHOLE}},
         draws={"type": ["array", "null"], "items": TEXT}),
     "Models": _object(models=_list("Model"), warnings={"type": "array", "items": TEXT}),

@@ -8,6 +8,7 @@ nothing is kept.
 
 from __future__ import annotations
 
+import base64
 import io
 import sys
 import time
@@ -33,6 +34,8 @@ LOOKED_SECONDS = 10.0
 """For which a client that asked how a job goes on is taken to look; they ask every second or so."""
 APART_SECONDS = 0.3
 """Between two previews of a job, at least: each page that fetches one takes a core for 3 ms."""
+ENDED_KEPT = 8
+"""Previews of jobs that have ended: each is some hundred kB, and asked for within a second."""
 DECODING_SHARE = 0.01
 """Of the time of the steps, for a tiny autoencoder."""
 FIRST_SECONDS = 1.0
@@ -54,6 +57,16 @@ class LatestPreview:
         stream = io.BytesIO()
         self.paint().save(stream, "JPEG", quality=QUALITY)
         return stream.getvalue()
+
+    @property
+    def painted(self) -> bool:
+        """Whether somebody has asked for the file already."""
+        return "jpeg" in self.__dict__
+
+    @property
+    def text(self) -> str:
+        """The file in base64."""
+        return base64.b64encode(self.jpeg).decode()
 
 
 @dataclass
@@ -123,6 +136,7 @@ class Previews:
         self._watched = watched
         self._looked = float("-inf")
         self._shown: dict[str, LatestPreview] = {}
+        self._ended: dict[str, LatestPreview] = {}
         self._fitted: dict[Path, Projection] = {}
 
     # for those who look
@@ -137,8 +151,8 @@ class Previews:
         return self._watched() or time.monotonic() - self._looked < LOOKED_SECONDS
 
     def shown(self, id: str) -> LatestPreview | None:
-        """The last preview of a job that runs."""
-        return self._shown.get(id)
+        """The last preview of a job that runs, or did so a moment ago."""
+        return self._shown.get(id) or self._ended.get(id)
 
     # for those who make pictures; each job is known to one thread
 
@@ -180,8 +194,12 @@ class Previews:
                 self._fitted[path] = Projection.fitted(step.latents[0], picture)
 
     def end(self, id: str) -> None:
-        """A job has ended."""
-        self._shown.pop(id, None)
+        """A job has ended; who was told of its last preview before may still come for it."""
+        if (last := self._shown.get(id)) is not None:
+            self._ended[id] = last
+            for old in list(self._ended)[:-ENDED_KEPT]:
+                self._ended.pop(old, None)
+            self._shown.pop(id, None)
 
 
 def tiny_file(vae: VaeConfig, files: Sequence[ModelFile]) -> Path | None:

@@ -72,8 +72,9 @@ class JobQueue:
         self._progress: dict[str, Progress] = {}
         self._running: dict[str, JobRecord] = {}
         self.turns = 0
+        self._waiting = (-1, 0)
         self._cancelling: set[str] = set()
-        self._watchers: set[Callable[[str], None]] = set()
+        self._watchers: dict[Callable[[str], None], bool] = {}
         self.stopping = False
 
     # for those who ask
@@ -106,6 +107,11 @@ class JobQueue:
                                       f"or runs can be cancelled")
         self._tell(id)
         return self.job(id)
+
+    def cancel_all(self) -> None:
+        """End all jobs that wait."""
+        for id in self.archive.order():
+            self.cancel(id)
 
     def retry(self, id: str) -> JobRecord:
         """A new job that asks for the same as one that failed or was cancelled."""
@@ -140,23 +146,41 @@ class JobQueue:
         return self._running.get(id) or self.archive.job(id)
 
     def running(self) -> list[JobRecord]:
-        """The jobs that run."""
+        """The jobs that run, the one that began first before others."""
         return [*self._running.values()]
+
+    def running_job(self, id: str) -> JobRecord | None:
+        """The job of this id, if it runs."""
+        return self._running.get(id)
+
+    def waiting(self) -> int:
+        """How many jobs wait."""
+        turns = self.turns  # before they are counted, so that what changes meanwhile is seen
+        if self._waiting[0] != turns:
+            self._waiting = turns, self.archive.count(QUEUED)
+        return self._waiting[1]
+
+    @property
+    def waiting_known(self) -> int | None:
+        """How many jobs wait, if that is known without reading the archive."""
+        turns, count = self._waiting
+        return count if turns == self.turns else None
 
     def progress(self, id: str) -> Progress | None:
         """How far a job that runs has come."""
         return self._progress.get(id)
 
     @contextmanager
-    def watching(self, watcher: Callable[[str], None]) -> Iterator[None]:
-        """Inside, `watcher` is called, by any thread, with the id of a job that changed."""
+    def watching(self, watcher: Callable[[str], None], steps: bool = True) -> Iterator[None]:
+        """Inside, `watcher` is called, by any thread, with the id of a job that changed; with
+        `steps` also when it has only come further."""
         with self._changed:
-            self._watchers.add(watcher)
+            self._watchers[watcher] = steps
         try:
             yield
         finally:
             with self._changed:
-                self._watchers.discard(watcher)
+                self._watchers.pop(watcher, None)
 
     # for those who make them
 
@@ -184,7 +208,7 @@ class JobQueue:
         before = self._progress.get(id)
         if before is not None:
             self._progress[id] = replace(before, **known)
-            for each in self._heard_by():
+            for each in self._heard_by(step=True):
                 each(id)
 
     def finish(self, job: JobRecord, pictures: Sequence[PictureRecord], warnings: list[str],
@@ -230,12 +254,13 @@ class JobQueue:
         with self._changed:
             self.turns += 1
             self._changed.notify_all()
-        for each in self._heard_by():
+        for each in self._heard_by(step=False):
             each(id)
 
-    def _heard_by(self) -> list[Callable[[str], None]]:
+    def _heard_by(self, step: bool) -> list[Callable[[str], None]]:
+        """Who hears of a change, which is a step that was done or another one."""
         with self._changed:
-            return [*self._watchers]
+            return [each for each, steps in self._watchers.items() if steps or not step]
 
     def wait(self, id: str, seconds: float) -> JobRecord:
         """The job when it has ended, or as it is after so many seconds."""

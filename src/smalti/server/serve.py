@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -18,6 +19,8 @@ from smalti.errors import InputError
 from smalti.server import native, page_files
 from smalti.server.connection import Connection
 from smalti.server.guard import Guard, problem
+from smalti.server.openai.problems import Problems, is_here, refusal
+from smalti.server.openai.routes import routes as openai_routes
 from smalti.server.sdapi.routes import routes as sdapi_routes
 from smalti.server.site import Site
 
@@ -25,6 +28,9 @@ CONNECTIONS_MAX = 512
 """At a time; each takes some kB, and more of them than this is nobody's browser."""
 GRACE_SECONDS = 2
 """For answers that are being sent when the server is stopped."""
+SWITCH_SECONDS = 0.0005
+"""After which the thread that answers lets one that makes pictures go on with Python: a step comes
+back from its kernels some ten times, and would wait for up to 5 ms each time."""
 TOKEN_CHARACTERS_MIN = 8
 """Fewer can be tried out over a network."""
 
@@ -41,8 +47,9 @@ def application(site: Site, host: str = "127.0.0.1", token: str | None = None) -
     guard = Middleware(Guard, names=names, token=token, open_to_others=not is_loopback(host))
     return Starlette(
         routes=[*page_files.routes(), *native.streams(site),
-                *(each.route(site) for each in native.ENDPOINTS), *sdapi_routes(site)],
-        middleware=[guard], lifespan=lifespan,
+                *(each.route(site) for each in native.ENDPOINTS), *sdapi_routes(site),
+                *openai_routes(site)],
+        middleware=[Middleware(Problems), guard], lifespan=lifespan,
         exception_handlers={HTTPException: refused, Exception: defect})
 
 
@@ -58,16 +65,23 @@ async def refused(request: Request, error: Exception) -> Response:
 
 async def defect(request: Request, error: Exception) -> Response:
     """A defect of Smalti: the log has where it is."""
-    return problem(500, "Defect", f"a defect in Smalti: {type(error).__name__}; the log of the "
-                                  f"server has the place")
+    message = f"a defect in Smalti: {type(error).__name__}; the log of the server has the place"
+    if is_here(request.url.path):
+        return refusal(500, message)
+    return problem(500, "Defect", message)
 
 
 class HttpServer(uvicorn.Server):
     """Tells when it answers, and ends what waits for jobs before it ends connections."""
 
-    def __init__(self, config: uvicorn.Config, site: Site, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, site: Site, ready: Callable[[], None],
+                 unwanted: Callable[[], bool] | None = None) -> None:
         super().__init__(config)
-        self._site, self._ready = site, ready
+        self._site, self._ready, self._unwanted = site, ready, unwanted
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to stop; asked ten times a second."""
+        return await super().on_tick(counter) or (self._unwanted is not None and self._unwanted())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer."""
@@ -89,10 +103,12 @@ def configured(site: Site, host: str, token: str | None) -> uvicorn.Config:
 
 
 def serve(site: Site, bound: socket.socket, host: str, token: str | None,
-          ready: Callable[[], None]) -> None:
-    """Answer requests until Ctrl-C; `ready` is called when the first one is answered."""
+          ready: Callable[[], None], unwanted: Callable[[], bool] | None = None) -> None:
+    """Answer requests until Ctrl-C, or until `unwanted` says so; `ready` is called when the first
+    one is answered."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        HttpServer(configured(site, host, token), site, ready).run(sockets=[bound])
+        HttpServer(configured(site, host, token), site, ready, unwanted).run(sockets=[bound])
     finally:
         site.stop()
 
@@ -106,7 +122,9 @@ def listening(host: str, port: int, token: str | None) -> socket.socket:
                          f"which they have to send")
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sends without delay where it knows by the protocol that this is TCP; else every
+        # second answer of a connection waits 40 ms for the acknowledgement of its first part
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
     except OSError as error:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smalti.server.archive import RUNNING, Archive
+from smalti.server.archive import RUNNING, Archive, PictureRecord
 from smalti.server.events import MODELS, Events
 from smalti.server.gallery import Gallery
 from smalti.server.hashes import Hashes
@@ -29,7 +29,8 @@ class Site:
     """A queue that is kept in `output`, with a worker for each of `devices`.
 
     `loading` is what all models are loaded with: `memory`, `threads`, `precision`. Nothing that
-    makes pictures is loaded before the first of them is asked for.
+    makes pictures is loaded before the first of them is asked for. Without `keep_sent`, pictures
+    are deleted when they are sent to a program that waits for them.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -41,7 +42,9 @@ class Site:
     """
 
     def __init__(self, output: Path, models: Sequence[Path] = (),
-                 devices: Sequence[str] = ("auto",), **loading: Any) -> None:
+                 devices: Sequence[str] = ("auto",), keep_sent: bool = True, **loading: Any
+                 ) -> None:
+        self._keep_sent = keep_sent
         self.gallery = Gallery(output)
         self.archive = Archive(output / ARCHIVE)
         self.queue = JobQueue(self.archive)
@@ -66,6 +69,12 @@ class Site:
             if self._folders is None:
                 self._folders = ModelFolders(self._models)
             return self._folders
+
+    def sent(self, pictures: Sequence[PictureRecord]) -> None:
+        """Pictures are being sent to a program that waited for them."""
+        for each in () if self._keep_sent else pictures:
+            self.gallery.delete(each)
+            self.archive.remove(each.id)
 
     def start(self) -> None:
         """Begin to make pictures."""

@@ -16,19 +16,21 @@ GONE_SECONDS = 1.0
 """Between looks whether a client that waits for a picture is still there."""
 
 
-async def changes(site: Site, job: JobRecord) -> AsyncGenerator[JobRecord | None]:
-    """The job whenever it changed, the last time when it has ended; None where nothing changed for
-    `GONE_SECONDS`."""
+async def changes(site: Site, job: JobRecord, steps: bool = False,
+                  ) -> AsyncGenerator[JobRecord | None]:
+    """The job whenever its state changed, with `steps` also when it came further, the last time
+    when it has ended; None where nothing changed for `GONE_SECONDS`."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
     def tell(id: str) -> None:
         if id in (job.id, ""):
             loop.call_soon_threadsafe(changed.set)
 
-    with site.queue.watching(tell):
+    with site.queue.watching(tell, steps):
         while True:
             changed.clear()
-            job = await asyncio.to_thread(site.queue.job, job.id)
+            known = await asyncio.to_thread(site.queue.known, job.id)
+            job = known or job
             yield job
             if job.state in ENDED or site.queue.stopping:
                 return
@@ -53,4 +55,4 @@ def cancelled(site: Site, job: JobRecord) -> JobRecord:
     """The job, which is not wanted any more; it may have ended just now."""
     with suppress(QueueStateError):
         site.queue.cancel(job.id)
-    return site.queue.job(job.id)
+    return site.queue.known(job.id) or job

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smalti.errors import SmaltiError
+from smalti.server import late
 from smalti.server.archive import JobRecord
 from smalti.server.gallery import Gallery
 from smalti.server.previews import Previews, TinyDecoder, TinyDecoders
@@ -76,6 +77,7 @@ class DeviceWorker:
             thread.join()
 
     def _work(self) -> None:
+        late.load()
         from smalti.runtime.choice import chosen
 
         with suppress(SmaltiError):  # each job then fails with what it says
@@ -191,7 +193,9 @@ class DeviceWorker:
                 asked.model.path, device=self.device, progress=self._progress,
                 vae=None if asked.vae is None else asked.vae.path,
                 text_encoders=[each.path for each in asked.text_encoders],
-                embeddings=embeddings, lora_folder=folders or None, residents=self._residents,
+                # as folders: they may be of all families, and those that a prompt names count
+                embeddings=sorted({each.parent for each in embeddings}),
+                lora_folder=folders or None, residents=self._residents,
                 **self._loading)
             self._residents = self._residents or pipe.residents
         self._pipelines[key] = pipe

@@ -62,7 +62,7 @@ def test_a_search_finds_pictures_and_their_settings_are_used_again(visits: Visit
     gallery(page).get_by_label("a red apple").click()
     expect(large(page)).to_have_attribute("alt", "a red apple")
     page.get_by_role("button", name="Settings of this picture").click()
-    settings = page.get_by_label("Settings of this picture").last
+    settings = page.get_by_role("complementary", name="Settings of this picture")
     expect(settings).to_contain_text("a red apple")
     settings.get_by_role("button", name="Use Steps").click()
     expect(page.get_by_role("button", name="Steps: 2")).to_be_visible()

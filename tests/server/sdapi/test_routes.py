@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import webuiapi
 from PIL import Image
-from served import Client, base64_of, image_of, opened, served
+from served import SECONDS, Client, base64_of, image_of, opened, served
 
 from smalti.errors import InputError
 from smalti.server.models import ModelFolders
@@ -64,6 +66,18 @@ def test_a_model_is_found_by_title_name_or_path(equipped: Path) -> None:
                  str(Path(__file__)), 3):
         with pytest.raises(InputError):
             found_file(folders, name, "model")
+
+
+def test_titles_have_hashes_as_soon_as_they_are_known(client: Client, equipped: Path) -> None:
+    place = equipped / "models" / "Stable-diffusion" / "small" / "tiny.safetensors"
+    digits = hashlib.sha256(place.read_bytes()).hexdigest()
+    until = time.monotonic() + SECONDS
+    while (found := client.get("/sdapi/v1/sd-models").json[1])["hash"] is None:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert found["sha256"] == digits and found["title"] == f"{found['filename']} [{digits[:10]}]"
+    assert client.post("/sdapi/v1/options", {"sd_model_checkpoint": found["title"]}).status == 200
+    assert client.get("/sdapi/v1/options").json["sd_model_checkpoint"] == found["title"]
 
 
 def test_easy_diffusion_makes_a_picture(client: Client, equipped: Path) -> None:

@@ -6,7 +6,8 @@ import { AdapterChips } from "./adapters.js";
 import { ControlsChip } from "./controls.js";
 import { NumberField, Option, title, written } from "./fields.js";
 import { GivenChips } from "./given.js";
-import { about, asked, differs, ofKind, options, say, sayAll, usual, value } from "./state.js";
+import { about, asked, differs, model, ofKind, options, say, sayAll, usual, value }
+  from "./state.js";
 import { Dialog, Dropdown, html, Icon, IconButton } from "./ui.js";
 
 /** Chips that are always there; others come when they differ from the model's own. */
@@ -74,7 +75,7 @@ function Chip({ name }) {
   const names = TOGETHER[name] ?? [name];
   const first = names.find((each) => differs(each)) ?? name;
   const changed = names.some((each) => differs(each));
-  const text = options.value[name] ? written(first, value(first)) : "…";
+  const text = options.value[name] && model.value ? written(first, value(first)) : "…";
   return html`<${Dropdown} className=${changed ? "chip changed" : "chip"}
     title=${`${title(first)}: ${text}`}
     label=${html`<span class="chip-name">${title(first)}</span> ${text}`}>

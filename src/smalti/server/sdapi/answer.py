@@ -36,12 +36,13 @@ def made(webui: WebUi, fields: dict[str, Any], job: JobRecord) -> Response:
     """The answer to txt2img or img2img."""
     if (refused := failed(job)) is not None:
         return refused
-    site, options = webui.site, webui.options() | (fields.get("override_settings") or {})
+    site, options = webui.site, webui.settings() | (fields.get("override_settings") or {})
     pictures = site.archive.pictures(job=job.id)[::-1]
     found = [(each, site.gallery.file(each)) for each in pictures]
     images = []
     if fields.get("send_images", True) is not False:
         images = [encoded(path, each.text, options) for each, path in found if path]
+    site.sent(pictures)
     echo = without_pictures(fields)
     for name in ("init_images", "mask"):
         if name in fields:
@@ -57,14 +58,18 @@ def enlarged(webui: WebUi, fields: dict[str, Any], made: JobRecord | Image.Image
 
     if isinstance(made, Image.Image):
         return as_base64(cropped(made, fields))
-    path = next((path for each in webui.site.archive.pictures(job=made.id)
-                 if (path := webui.site.gallery.file(each))), None)
+    site = webui.site
+    pictures = site.archive.pictures(job=made.id)
+    path = next((path for each in pictures if (path := site.gallery.file(each))), None)
     if path is None:
         return ""  # it was cancelled
-    if fields.get("resize_mode") != 1:
-        return encoded(path, "", {})
-    with Image.open(path) as picture:
-        return as_base64(cropped(picture, fields))
+    if fields.get("resize_mode") == 1:
+        with Image.open(path) as picture:
+            found = as_base64(cropped(picture, fields))
+    else:
+        found = encoded(path, "", {})
+    site.sent(pictures)
+    return found
 
 
 def encoded(path: Path, text: str, options: dict[str, Any]) -> str:

@@ -190,7 +190,7 @@ def _loras(fields: Request, folders: ModelFolders) -> list[Request]:
 def _size(found: Request, folders: ModelFolders) -> tuple[int, int]:
     """The size of the picture, as far as it is known before the model is loaded."""
     name = found.get("model")
-    chosen = folders.all()[0] if name is None else folders.named(name, MODEL)
+    chosen = folders.recent()[0] if name is None else folders.named(name, MODEL)
     sides = [found.get(side) or chosen.defaults.get(side) or 0 for side in ("width", "height")]
     if not all(isinstance(side, int) and 1 <= side <= SIDE_MAX for side in sides):
         raise InputError(f"width and height are {sides[0]!r:.40} and {sides[1]!r:.40}; expected "

@@ -42,10 +42,11 @@ def found_file(folders: ModelFolders, given: object, *kinds: str) -> ModelFile:
 def _placed(folders: ModelFolders, given: str, kinds: Sequence[str]) -> ModelFile:
     """The file that lies where a path says, as it is written."""
     wanted = os.path.normcase(os.path.abspath(given)) if "\0" not in given else given
-    for each in folders.all():
-        places = {os.path.abspath(each.path), os.path.realpath(each.path)}
-        if each.kind in kinds and wanted in map(os.path.normcase, places):
-            return each
+    for look in (folders.recent, folders.all):  # what is not there yet may have come since
+        for each in look():
+            places = {os.path.abspath(each.path), os.path.realpath(each.path)}
+            if each.kind in kinds and wanted in map(os.path.normcase, places):
+                return each
     raise InputError(f"{given!r:.300} is no {_told(kinds)} in the folders that are served: "
                      f"{', '.join(map(str, folders.given)) or 'none'}; give one of these, by its "
                      f"path or its name")

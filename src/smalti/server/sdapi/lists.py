@@ -21,9 +21,20 @@ SCRIPTS = [SCRIPT, "controlnet m2m"]
 units there are, and a unit of one request is not left over in the next."""
 
 
-def title(file: ModelFile) -> str:
-    """What a model is called in lists."""
-    return file.name
+def title(site: Site, file: ModelFile) -> str:
+    """What a model is called in lists: its name, and the beginning of its hash where that is known.
+    """
+    short = short_hash(site, file)
+    return file.name if short is None else f"{file.name} [{short}]"
+
+
+def short_hash(site: Site, file: ModelFile) -> str | None:
+    """The beginning of a file's SHA-256; None while it is not known: files are read in idle times.
+    """
+    from smalti.server.hashes import SHOWN_DIGITS
+
+    sha256 = site.hashes.of(file.path)
+    return None if sha256 is None else sha256[:SHOWN_DIGITS]
 
 
 def samplers(site: Site, call: Asking) -> Any:
@@ -49,8 +60,9 @@ def sd_models(site: Site, call: Asking) -> Any:
     """All models that make pictures; what stands for a path is a name, too."""
     from smalti.server.models import MODEL
 
-    return [{"title": title(each), "model_name": each.stem, "hash": None,
-             "sha256": None, "filename": each.name, "config": None}
+    return [{"title": title(site, each), "model_name": each.stem,
+             "hash": short_hash(site, each), "sha256": site.hashes.of(each.path),
+             "filename": each.name, "config": None}
             for each in site.folders().of_kind(MODEL) if each.usable]
 
 

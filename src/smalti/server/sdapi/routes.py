@@ -20,7 +20,7 @@ from smalti.server.queue import Progress
 from smalti.server.sdapi import lists
 from smalti.server.sdapi.webui import WebUi
 from smalti.server.site import Site
-from smalti.server.waiting import waited
+from smalti.server.waiting import cancelled, waited
 
 BEGUN = 0.01
 """The progress that A1111 tells of a job that runs, before its first step."""
@@ -31,15 +31,16 @@ CONTROLNET_VERSION = 2
 @dataclass(frozen=True)
 class Dialect:
     """What differs where a server is asked under a prefix: how a task is refused that is not known,
-    and with which status a picture that cannot be made."""
+    with which status a picture that cannot be made, and what stands before a preview in base64."""
 
     prefix: str
     unknown_task: int = 200
     refused: int | None = None
+    picture_prefix: str = "data:image/jpeg;base64,"
 
 
 WEB_UI = Dialect("")
-EASY_DIFFUSION = Dialect("/v1", 404, 500)
+EASY_DIFFUSION = Dialect("/v1", 404, 500, "")
 """Of an answer with another status than 500 it tells nobody what is wrong."""
 
 
@@ -128,34 +129,37 @@ async def _enlarged(webui: WebUi, fields: dict[str, Any], request: Request) -> R
     return JSONResponse({"image": images[0], **texts})
 
 
-def _running(site: Site) -> tuple[JobRecord | None, Progress]:
-    """The job that runs, and how far it has come."""
-    job = next(iter(site.archive.jobs(RUNNING, 1)), None)
-    return job, (site.queue.progress(job.id) if job else None) or Progress()
-
-
 def _share(progress: Progress) -> float:
     return max(BEGUN, progress.step / progress.steps if progress.steps else 0.0)
 
 
-def progress_of(site: Site, call: Asking) -> Any:
-    """How far the job that runs has come; 0, and no jobs, where nothing is to do."""
-    job, progress = _running(site)
-    waiting = site.archive.count(QUEUED)
+def _progress(webui: WebUi, call: Asking, at_once: bool) -> Any:
+    """How far the job that runs has come; 0, and no jobs, where nothing is to do. None where
+    that cannot be told `at_once`."""
+    queue = webui.site.queue
+    waiting = queue.waiting_known if at_once else queue.waiting()
+    if waiting is None:
+        return None
+    job = next(iter(queue.running()), None)
+    progress = (queue.progress(job.id) if job else None) or Progress()
+    skipped = call.query.get("skip_current_image", "").lower() in ("true", "1")
+    shown = None if job is None or skipped else webui.preview(job)
+    if at_once and shown is not None and not shown.painted:
+        return None
     return {"progress": 0.0 if job is None else _share(progress),
             "eta_relative": progress.seconds_left or 0.0,
             "state": {"skipped": False, "interrupted": False, "stopping_generation": False,
                       "job": job.id if job else "", "job_count": waiting + (job is not None),
                       "job_timestamp": "", "job_no": 0, "sampling_step": progress.step,
                       "sampling_steps": progress.steps},
-            "current_image": None, "textinfo": progress.doing or None,
-            "current_task": job.id if job else None}
+            "current_image": None if shown is None else shown.text,
+            "textinfo": progress.doing or None, "current_task": job.id if job else None}
 
 
 def interrupt(site: Site, call: Asking) -> Any:
     """Cancel what runs."""
-    for job in site.archive.jobs(RUNNING):
-        site.queue.cancel(job.id)
+    for job in site.queue.running():
+        cancelled(site, job)
     return {}
 
 
@@ -251,6 +255,12 @@ def endpoints(webui: WebUi, dialect: Dialect) -> list[Endpoint]:
         webui.set(call.body)
         return {}
 
+    def progress(site: Site, call: Asking) -> Any:
+        return _progress(webui, call, at_once=False)
+
+    def progress_now(site: Site, call: Asking) -> Any:
+        return _progress(webui, call, at_once=True)
+
     def task_progress(site: Site, call: Asking) -> Any:
         return _task_progress(webui, dialect, call)
 
@@ -280,8 +290,8 @@ def endpoints(webui: WebUi, dialect: Dialect) -> list[Endpoint]:
     found = [*(Endpoint(method, f"{start}/sdapi/v1/{name}", name, answer)
                for method, name, answer in inner),
              *(Endpoint(method, f"{start}{path}", path, answer) for method, path, answer in outer),
-             Endpoint("GET", f"{start}/sdapi/v1/progress", "progress", progress_of,
-                      query={"skip_current_image": {"type": "boolean"}})]
+             Endpoint("GET", f"{start}/sdapi/v1/progress", "progress", progress,
+                      query={"skip_current_image": {"type": "boolean"}}, at_once=progress_now)]
     if dialect is EASY_DIFFUSION:
         found.append(Endpoint("GET", f"{start}/internal/ping", "ping", ping))
     return [replace(each, query={**each.query, **IGNORED}) for each in found]
@@ -304,11 +314,18 @@ def _task_progress(webui: WebUi, dialect: Dialect, call: Asking) -> Any:
     progress = (site.queue.progress(job.id) if job else None) or Progress()
     running = job is not None and job.state == RUNNING
     ended = known and (job is None or job.state in ENDED)
+    number = call.body.get("id_live_preview", -1)
+    shown = None
+    if job is not None and running and call.body.get("live_preview", True):
+        shown = webui.preview(job)
+    if shown is not None and shown.number == number:
+        shown = None  # the client has this one
     return {"active": running, "queued": job is not None and job.state == QUEUED,
             "completed": ended,
             "progress": _share(progress) if running else 1.0 if ended else None,
-            "eta": progress.seconds_left, "live_preview": None,
-            "id_live_preview": call.body.get("id_live_preview", -1),
+            "eta": progress.seconds_left,
+            "live_preview": None if shown is None else dialect.picture_prefix + shown.text,
+            "id_live_preview": number if shown is None else shown.number,
             "textinfo": progress.doing or ("Waiting..." if not known else None)}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from smalti.errors import InputError, SmaltiError
 from smalti.server.archive import JobRecord
+from smalti.server.previews import LatestPreview
 from smalti.server.site import Site
 
 TASKS_KEPT = 1000
@@ -17,6 +18,8 @@ OPTION_CHARACTERS_MAX = 100_000
 """Of all options that clients set, as JSON: a hundred times what they do."""
 KEPT = "options of the web UI"
 """What the archive knows the options as."""
+CHECKPOINT = "sd_model_checkpoint"
+"""The option that says which model makes pictures."""
 FORMATS = {"png": "PNG", "jpg": "JPEG", "jpeg": "JPEG", "webp": "WEBP"}
 """Of pictures in answers, by the option `samples_format`."""
 USUAL: dict[str, Any] = {
@@ -26,7 +29,7 @@ USUAL: dict[str, Any] = {
 
 
 class WebUi:
-    """The state of this API; `keep` tells whether pictures stay in the gallery once sent."""
+    """The state of this API."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -34,31 +37,34 @@ class WebUi:
         self._turn = threading.Lock()
         self._set: dict[str, Any] = json.loads(site.archive.kept(KEPT) or "{}")
 
+    def settings(self) -> dict[str, Any]:
+        """The options that were set, and the usual ones in place of others that count."""
+        with self._turn:
+            return {**USUAL, **self._set}
+
     def options(self) -> dict[str, Any]:
-        """All options, those that were set in place of the usual ones."""
+        """All options as clients read them: the model by its title in the list of models."""
+        from smalti.server.models import MODEL
         from smalti.server.sdapi.lists import title
 
-        with self._turn:
-            known = {**USUAL, **self._set}
-        if "sd_model_checkpoint" not in known:
-            known["sd_model_checkpoint"] = title(self.site.folders().all()[0])
-        return known
+        known, models = self.settings(), self.site.folders().recent()
+        chosen = known.get(CHECKPOINT, models[0].name)
+        file = next((each for each in models if (each.kind, each.name) == (MODEL, chosen)), None)
+        return {**known, CHECKPOINT: chosen if file is None else title(self.site, file)}
 
     def set(self, options: dict[str, Any]) -> None:
         """Set options, which are kept. Raises InputError for those that cannot be."""
         from smalti.server.models import MODEL
         from smalti.server.sdapi.fields import NO_VAE, modules
         from smalti.server.sdapi.files import found_file
-        from smalti.server.sdapi.lists import title
 
         wanted, folders = dict(options), self.site.folders()
         kind = wanted.get("samples_format", "png")
         if not isinstance(kind, str) or kind.lower() not in FORMATS:
             raise InputError(f"samples_format is {kind!r:.80}; expected one of "
                              f"{', '.join(FORMATS)}")
-        if wanted.get("sd_model_checkpoint"):
-            wanted["sd_model_checkpoint"] = title(found_file(
-                folders, wanted["sd_model_checkpoint"], MODEL))
+        if wanted.get(CHECKPOINT):
+            wanted[CHECKPOINT] = found_file(folders, wanted[CHECKPOINT], MODEL).name
         if wanted.get("sd_vae") not in NO_VAE:
             found_file(folders, wanted["sd_vae"], "vae")
         modules(wanted.get("forge_additional_modules"), folders)
@@ -78,7 +84,7 @@ class WebUi:
         task = fields.get("force_task_id")
         try:
             folders = self.site.folders()
-            wanted = translated(fields, self.options(), folders)
+            wanted = translated(fields, self.settings(), folders)
             opened(wanted, folders)
             job = self.site.queue.submit(wanted)
         except SmaltiError:
@@ -86,6 +92,15 @@ class WebUi:
             raise
         self._note(task, job.id)
         return job
+
+    def preview(self, job: JobRecord) -> LatestPreview | None:
+        """What the picture of a job that runs will be, unless the options say that nobody looks."""
+        with self._turn:
+            wanted = self._set.get("live_previews_enable", True)
+        if not wanted:
+            return None
+        self.site.previews.look()
+        return self.site.previews.shown(job.id)
 
     def _note(self, task: object, job: str | None) -> None:
         """Know a task by the name that its client gave it."""
@@ -106,7 +121,7 @@ class WebUi:
         """The job of a task that a client named; None where there is none any more."""
         with self._turn:
             id = self._tasks.get(name) if isinstance(name, str) else None
-        return None if id is None else self.site.archive.job(id)
+        return None if id is None else self.site.queue.known(id)
 
     def task_names(self) -> dict[str, str]:
         """The names of tasks by the ids of their jobs."""
