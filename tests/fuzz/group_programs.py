@@ -43,6 +43,9 @@ DEVICES = {
                          bf16=True, subgroup_choice=True, matrices=MATRICES, units=132),
     "wide": GroupLimits(64 << 10, 1024, 32, 64, subgroup_operations=True, bindings=16, f16=True,
                         subgroup_choice=True, matrices=MATRICES[2:3], units=60),
+    "few registers": GroupLimits(48 << 10, 1024, 8, 32, subgroup_operations=True, bindings=16,
+                                 f16=True, subgroup_choice=True, units=32, registers=128,
+                                 matrices=(MatrixShape(8, 8, 16, "f16", "f32"),)),
     "short grid": GroupLimits(bindings=16, grid=(3, 65535, 65535)),
 }
 ERRORS = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}

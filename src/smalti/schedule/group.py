@@ -423,7 +423,8 @@ class GroupMatrixAttention:
 
     def check(self, limits: GroupLimits) -> None:
         """Raise IllegalSchedule when `limits` cannot run it."""
-        if MatrixShape(*self.shape, self.dtype, "f32") not in limits.matrices:
+        if not any((m.text, m.factors, m.sums) == (self.matrix, self.dtype, "f32")
+                   for m in limits.matrices):
             raise IllegalSchedule(f"the matrix unit has no {self.matrix} of {self.dtype}")
         _, columns, depth = self.shape
         check_group(self.size, 1, limits)
@@ -432,6 +433,9 @@ class GroupMatrixAttention:
             raise IllegalSchedule(f"sets of {self.across} of {self.subgroups} subgroups of "
                                   f"{self.subgroup} share {self.rows} queries")
         check_share(self.size, self.share, self.subgroup, limits)
+        if self.columns * columns > self.keys:
+            raise IllegalSchedule(f"{self.columns} matrices at a time of {self.keys} keys in "
+                                  f"{self.matrix}")
         if self.keys < 1 or self.columns < 1 or self.keys % depth or self.keys % (
                 4 * self.share) or self.ways * self.keys % (
                 self.across * columns * self.columns) or (

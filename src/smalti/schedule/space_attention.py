@@ -23,17 +23,12 @@ from smalti.schedule.group import (
 from smalti.schedule.group_work import BARRIER, FULL, STALL, START
 from smalti.schedule.space_group import can_run, matrix_subgroup
 
-FACTORS_A_CLOCK, MATRIX_A_CLOCK, SHARED_A_CLOCK, CACHE_A_CLOCK = 128, 1024, 128, 32
-"""Multiply-adds of a unit in a clock, and of its matrix unit; bytes of its own memory, and of the
-cache of all units."""
-REGISTERS, SHARED_OF_A_UNIT, UNITS = 1 << 16, 2, 32
-"""Registers of a unit, its shared memory over what a work-group may have, and how many there are
-where a driver does not tell."""
-
 SETS, ACROSS, BLOCKS = (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4)
 TILE_KEYS, COLUMNS = (32, 64, 128), (1, 2, 4)
 """Sets of subgroups, subgroups of a set, rows of matrices of a subgroup, keys of a tile, and
 matrices of scores at a time: what is tried in the matrix unit."""
+ALL_KEYS_MAX = 160
+"""Keys that are tried as one tile, at most: there is no top of earlier keys then."""
 CHUNKS = (0, 32, 64, 80, 96, 128)
 """Channels that are staged at a time there, 0 all."""
 ROWS, ROW_COLUMNS, EACH, PARTS = (1, 2, 4, 8, 16), (4, 8, 16, 32, 64), (1, 2, 4), range(1, 17)
@@ -47,19 +42,23 @@ BESIDE, BESIDE_A_CHUNK, BESIDE_PLAIN = 48, 5, 52
 """Registers of an invocation beside sums, factors and scores, in the matrix unit, for each chunk of
 channels, and without the unit: addresses, above all, and what compilers move ahead. Fitted to what
 the compilers of AMD and Intel say of attentions of 40 to 512 channels."""
-BESIDE_NARROW = 70
-"""Those in the unit in subgroups of 8, as on Intel's Xe-HPG: each brings more of a tile."""
-ALONE = 3.0
-"""Clocks of a tile for a work-group that is alone, for each that it is busy: what a subgroup does
-with a tile is a chain of products, exchanges and powers, each of which waits for the one before."""
+BESIDE_NARROW, BESIDE_A_NARROW_CHUNK = 70, 10
+"""Those in the unit in subgroups of 8, as on Intel's Xe-HPG: each brings more of a tile, and works
+out more addresses."""
+CHAIN = 1200
+"""Clocks of a tile that a work-group waits where it is alone: what a subgroup does with a tile is a
+chain of loads, products, exchanges and powers, each of which waits for the one before. A guess."""
 DOUBLED = ("", "rdna3_big", "rdna3_small")
 """Architectures in which two invocations hold each element of a factor, and what may be one."""
 IN_FLIGHT = 1.5
 """Registers for each that is brought from memory: what is loaded, and where it goes."""
 ISSUED_FOR_A_SCORE = 8
 """Instructions from a score to its weight: load, top, difference, power, sum, round, store."""
-ISSUED_FOR_A_VECTOR, ISSUED_FOR_A_MATRIX = 8, 12
-"""Instructions to stage a vector, and to load a matrix from shared memory."""
+ISSUED_FOR_A_VECTOR = 8
+"""Instructions to stage a vector."""
+WIDEST = 16
+"""Invocations that read a matrix with as many instructions as `UnitRates.read` says, beside the
+load: fewer read more words each, and have an address for each."""
 
 
 def matrix_schedules(kernel: Kernel, limits: GroupLimits,
@@ -67,8 +66,10 @@ def matrix_schedules(kernel: Kernel, limits: GroupLimits,
     """The schedules of an attention in the matrix unit that a device can run."""
     depth, width = kernel.buffer("q").shape[3], kernel.buffer("v").shape[3]
     subgroup = matrix_subgroup(shape, limits)
+    all_keys = -(-kernel.buffer("v").shape[1] // shape.depth) * shape.depth
+    tiles = dict.fromkeys((*TILE_KEYS, *((all_keys,) if all_keys <= ALL_KEYS_MAX else ())))
     for sets, across, blocks, keys, columns, channels, held, ahead in product(
-            SETS, ACROSS, BLOCKS, TILE_KEYS, COLUMNS, CHUNKS, (False, True), (False, True)):
+            SETS, ACROSS, BLOCKS, tiles, COLUMNS, CHUNKS, (False, True), (False, True)):
         if sets * across * subgroup > INVOCATIONS or held and columns > 1:
             continue
         if channels and (channels >= max(depth, width) or held or ahead):
@@ -127,13 +128,15 @@ class AttentionWork:
         ahead = isinstance(s, GroupMatrixAttention) and s.ahead
         step, barriers = (self._matrix_tile(s) if isinstance(s, GroupMatrixAttention)
                           else self._plain_tile(s))
-        step += 8 * self._spilled(s, held) * s.size / SHARED_A_CLOCK + barriers * BARRIER
+        step += 8 * self._spilled(s, held) * s.size / self.limits.rates.shared + barriers * BARRIER
         tiles, groups = -(-self.keys // s.keys), self.heads * -(-self.queries // s.queries)
-        each = -(-groups // (self.limits.units or UNITS))
+        each = -(-groups // self.limits.unit_count)
         stall = barriers * STALL / (2 if ahead else 1)
-        alone = ALONE * step * max(1.0, FULL / s.size) + stall
+        alone = step * max(1.0, FULL / s.size) + CHAIN + stall
         shown = max(step, alone / min(each, self._resident(s, held)))
-        return max(START + tiles * alone, each * (START + tiles * shown))
+        once = s.queries * (self.depth + 2 * self.width) / 4 * ISSUED_FOR_A_VECTOR  # in and out
+        begin = START + once / self.limits.rates.factors
+        return max(begin + tiles * alone, each * (begin + tiles * shown))
 
     def resident(self, s: GroupAttention | GroupMatrixAttention) -> int:
         """Work-groups that a unit holds at a time, by registers and shared memory."""
@@ -143,8 +146,8 @@ class AttentionWork:
         held = min(held, self.registers(s))
         shared = (s.shared_bytes(self.depth, self.width) if isinstance(s, GroupMatrixAttention)
                   else s.shared_bytes(self.depth))
-        return max(1, int(min(REGISTERS / (held * s.size),
-                              SHARED_OF_A_UNIT * self.limits.shared_bytes / shared)))
+        rates = self.limits.rates
+        return max(1, int(min(rates.registers / (held * s.size), rates.shared_bytes / shared)))
 
     def registers(self, s: GroupAttention | GroupMatrixAttention) -> int:
         """Registers that an invocation has. Where they are fewer than common, a subgroup shares a
@@ -163,29 +166,37 @@ class AttentionWork:
             parts = -(-self.width // s.channels)
             used = QUERIES * s.each + 4 * QUERIES + 4 * s.each
             return parts * s.vectors * 4 * QUERIES + used + BESIDE_PLAIN
+        return self._held_in_matrices(s)
+
+    def _held_in_matrices(self, s: GroupMatrixAttention) -> float:
         rows, columns, depth = s.shape
         twice = 2 if rows == 16 and self.limits.architecture in DOUBLED else 1
         a, b, c = (twice * rows * depth / 2 / s.subgroup, twice * depth * columns / 2 / s.subgroup,
                    rows * columns / s.subgroup)
         key_width, value_width = s.padded(self.depth, self.width)
         sums = s.blocks * value_width / (s.across * columns) * c
-        if self.limits.few_registers:
-            sums *= 2  # Intel's compiler keeps a copy of what a loop carries
         queries = s.blocks * key_width / depth * a if s.held else 0.0
         scores = s.blocks * s.columns * c + b + (0 if s.held else s.blocks * a)
-        values = s.blocks * a + b
-        weights = min(s.keys / s.share, 16) + 16
         staged = s.keys * (s.channels or self.depth + self.width) / 2 / s.size
-        ahead = 2 * staged if s.ahead else 0  # with the places where it goes
+        values = s.blocks * a + b
         chunks = (key_width + value_width) / 2 / s.channels if s.channels else 0
-        beside = (BESIDE_NARROW if s.subgroup < 16 else BESIDE) + chunks * BESIDE_A_CHUNK
+        if s.subgroup < 16:  # what is brought goes on at once, but for addresses of several chunks
+            beside = BESIDE_NARROW + chunks * BESIDE_A_NARROW_CHUNK
+            beside += 3 * staged if s.channels else 0
+            staged = min(staged, 16)
+        else:
+            beside = BESIDE + chunks * BESIDE_A_CHUNK
+        if self.keys <= s.keys:  # no sums while there are queries, nothing from tile to tile
+            return beside + max(queries + scores, s.keys / s.share, sums + values)
+        weights = min(s.keys / s.share, 16) + 16
+        ahead = 2 * staged if s.ahead else 0  # with the places where it goes
         return sums + queries + max(scores, values, weights, IN_FLIGHT * staged) + ahead + beside
 
     def _matrix_tile(self, s: GroupMatrixAttention) -> tuple[float, int]:
         """Clocks of a tile of keys of a work-group, and barriers of the group in it."""
         rows, columns, depth = s.shape
         key_width, value_width = s.padded(self.depth, self.width)
-        matrix = s.queries * s.keys * (key_width + value_width) / MATRIX_A_CLOCK
+        matrix = s.queries * s.keys * (key_width + value_width) / self.limits.rates.matrix
         tiles = s.ways * s.keys // (s.across * columns)
         steps, along = key_width // (depth * s.ways), s.keys // depth
         queries = 0 if s.held else s.blocks * steps * tiles / s.columns
@@ -193,26 +204,31 @@ class AttentionWork:
         loads_b = s.subgroups * (tiles * steps + along * value_width / (s.across * columns))
         moved = 2 * depth * (loads_a * rows + loads_b * columns) + 14 * s.queries * s.keys + (
             2 * s.keys * (key_width + value_width))
-        scores = s.queries * s.keys * ISSUED_FOR_A_SCORE
-        staged = s.keys * (self.depth + self.width) / 4 * ISSUED_FOR_A_VECTOR
-        loaded = (loads_a + loads_b) * s.subgroup * ISSUED_FOR_A_MATRIX
-        issued = (scores + staged + loaded) / FACTORS_A_CLOCK
-        cached = 2 * s.keys * (self.depth + self.width) / CACHE_A_CLOCK
+        rates = self.limits.rates
+        plain: float = s.queries * s.keys * ISSUED_FOR_A_SCORE
+        plain += s.keys * (self.depth + self.width) / 4 * ISSUED_FOR_A_VECTOR
+        loaded = (loads_a + loads_b) * s.subgroup * (1 + rates.read * WIDEST / s.subgroup)
+        if self.limits.few_registers and self.keys > s.keys:  # sums are copied from turn to turn
+            plain += s.queries * value_width
+        issued = (plain + loaded) / rates.factors
+        cached = 2 * s.keys * (self.depth + self.width) / rates.cache
         chunks = (key_width + value_width) // s.channels if s.channels else 1
         barriers = 2 * chunks + (2 if s.across > 1 else 0)
-        return max(matrix + issued, moved / SHARED_A_CLOCK, cached), barriers
+        work = (max(matrix + issued, moved / rates.shared, cached) if rates.exclusive else
+                max(matrix, issued, moved / rates.shared, cached) + issued / 4)
+        return work, barriers
 
     def _plain_tile(self, s: GroupAttention) -> tuple[float, int]:
         """The same without the matrix unit."""
         depth, parts = s.depth(self.depth), -(-self.width // s.channels)
         padded = parts * s.vectors * 4 * s.columns
-        size = ELEMENT_BYTES[s.dtype]
+        size, rates = ELEMENT_BYTES[s.dtype], self.limits.rates
         products = s.queries * s.keys * (depth + padded)
         loads = s.size * (depth / 4 * (QUERIES + s.each)
                           + s.keys * parts * (1 + s.vectors))  # vectors of 4
         scores = s.queries * s.keys * ISSUED_FOR_A_SCORE
         staged = s.keys * (self.depth + self.width) / 4 * ISSUED_FOR_A_VECTOR
-        issued = (products + loads + scores + staged) / FACTORS_A_CLOCK
-        cached = ELEMENT_BYTES[s.dtype] * s.keys * (self.depth + self.width) / CACHE_A_CLOCK
+        issued = (products + loads + scores + staged) / rates.factors
+        cached = size * s.keys * (self.depth + self.width) / rates.cache
         barriers = 2 * (depth // s.channels + parts) + (0 if s.subgroup else 2)
-        return max(issued, 4 * size * loads / SHARED_A_CLOCK, cached), barriers
+        return max(issued, 4 * size * loads / rates.shared, cached), barriers

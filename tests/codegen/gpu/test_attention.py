@@ -18,12 +18,21 @@ from group_kernels import (
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from smalti.codegen.gpu.form import (
+    GroupLoad,
+    Loop,
+    Number,
+    Variable,
+    expressions,
+    statements,
+)
+from smalti.codegen.gpu.lower import lower
 from smalti.compiler.check import TOLERANCES
 from smalti.errors import IllegalSchedule
 from smalti.runtime.gpu.interface import Gpu
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupAttention, GroupLimits, GroupMatrixAttention, MatrixShape
-from smalti.schedule.space_attention import AttentionWork
+from smalti.schedule.space_attention import AttentionWork, matrix_schedules
 
 EXAMPLES = 15
 HALVES = replace(LIMITS, f16=True)
@@ -66,6 +75,8 @@ MATRICES = {
     "ways": GroupMatrixAttention(8, 2, 16, "8x8x8", 8, across=4, channels=32),
     "last chunk": GroupMatrixAttention(2, 1, 16, "8x8x8", 8, across=2, channels=16),
     "chunks": GroupMatrixAttention(4, 2, 64, "8x8x8", 8, across=4, columns=2, channels=32),
+    "one tile": GroupMatrixAttention(2, 1, 80, "16x16x16", 32, held=True),
+    "one tile across": GroupMatrixAttention(8, 1, 80, "8x8x8", 8, across=2, channels=0),
 }
 SHAPES = ((16, 16, 16), (8, 8, 8), (8, 16, 16))
 UNIT = replace(HALVES, shared_bytes=48 << 10, subgroup_min=8, subgroup_max=64,
@@ -82,6 +93,44 @@ def test_attention_in_the_matrix_unit(name: str, case: str) -> None:
     kernel = narrowed(CASES[case], dtype)
     found, expected = execute(kernel, MATRICES[name], {}, UNIT)
     assert relative_error(found["out"], expected["out"]) < TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("case", ["all", "plain", "causal", "values"])
+@pytest.mark.parametrize("name", ["held", "sets", "chunks"])
+def test_loops_end_where_no_driver_sees_it_if_registers_are_few(name: str, case: str) -> None:
+    kernel, few = narrowed(CASES[case], "f16"), replace(UNIT, registers=128)
+    found, expected = execute(kernel, MATRICES[name], {}, few)
+    assert relative_error(found["out"], expected["out"]) < TOLERANCES["f16"]
+    (program,) = lower(kernel, MATRICES[name], few).steps
+    ends = [each.stop for each in statements(program.body)
+            if isinstance(each, Loop) and each.counter.startswith("key")]
+    assert (ends or kernel.buffer("k").shape[1] <= MATRICES[name].keys) and not any(
+        isinstance(end, Number) for end in ends)
+
+
+@pytest.mark.parametrize("name", ["plain", "odd", "values"])
+def test_keys_and_values_are_loaded_without_a_decision(name: str) -> None:
+    for schedule in (GroupAttention(4, 8, 1, 12), MATRICES["blocks"], MATRICES["ahead"]):
+        for step in lower(narrowed(CASES[name], "f16"), schedule, UNIT).steps:
+            read = [each for each in expressions(step.body)
+                    if isinstance(each, GroupLoad) and each.buffer in ("k", "v")]
+            assert read and all(each.where is None for each in read)
+
+
+def test_one_tile_has_no_top_of_earlier_keys() -> None:
+    kernel = narrowed(attention(40, 77, 1, 40), "f16")
+    (program,) = lower(kernel, MATRICES["one tile"], UNIT).steps
+    names = {each.name for each in statements(program.body) if isinstance(each, Variable)}
+    assert not any(name.startswith(("top", "total")) for name in names)
+    assert MATRICES["one tile"] in {
+        replace(each, subgroups=2, blocks=1) for each in matrix_schedules(
+            kernel, replace(UNIT, subgroup_min=32), MatrixShape(16, 16, 16, "f16", "f32"))}
+
+
+def test_matrices_of_scores_are_not_more_than_keys() -> None:
+    with pytest.raises(IllegalSchedule, match="4 matrices at a time of 32 keys"):
+        GroupMatrixAttention(4, 1, 32, "16x16x16", 32, across=4, columns=4, channels=128).check(
+            UNIT)
 
 
 def test_the_matrix_unit_is_chosen_where_it_may_be() -> None:

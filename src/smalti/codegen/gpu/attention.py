@@ -40,15 +40,15 @@ def lower_attention(kernel: Kernel, schedule: GroupAttention | GroupMatrixAttent
                     limits: GroupLimits) -> GroupSteps:
     """A work-group for some queries of each head."""
     if isinstance(schedule, GroupMatrixAttention):
-        return GroupSteps((matrix_attention(kernel, schedule),))
-    return GroupSteps((_Attention(kernel, schedule).program(),))
+        return GroupSteps((matrix_attention(kernel, schedule, limits),))
+    return GroupSteps((_Attention(kernel, schedule, limits).program(),))
 
 
 class _Attention(Heads[GroupAttention]):
     """Sums in registers of invocations."""
 
-    def __init__(self, kernel: Kernel, schedule: GroupAttention) -> None:
-        super().__init__(kernel, schedule)
+    def __init__(self, kernel: Kernel, schedule: GroupAttention, limits: GroupLimits) -> None:
+        super().__init__(kernel, schedule, limits)
         b = self.b
         self.arrays = {name: b.shared(name, schedule.dtype if name != "part" else "f32", elements,
                                       VECTOR)
@@ -89,9 +89,12 @@ class _Attention(Heads[GroupAttention]):
                 for step in range(steps):
                     self.score(sums, channel, first + step * VECTOR)
         queries = [self.query + r for r in range(QUERIES)]
-        return [self.allowed(vector(*row), queries,
-                             [b.let(key + self.column + n * s.columns)] * QUERIES)
-                for n, row in enumerate(sums)]
+        found = []
+        for n, row in enumerate(sums):
+            mine = b.let(key + self.column + n * s.columns)
+            seen = spread(mine < self.keys, QUERIES) if self.ragged_keys else None
+            found.append(self.allowed(vector(*row), queries, [mine] * QUERIES, seen))
+        return found
 
     def along(self, steps: int, loads: int) -> int:
         """Steps of a loop of `steps` that are written side by side; each loads so many vectors that

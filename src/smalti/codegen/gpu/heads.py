@@ -15,19 +15,18 @@ from smalti.codegen.gpu.form import (
     Expr,
     GroupProgram,
     Name,
+    Number,
     Shared,
     number,
     op,
     select,
-    spread,
     vector,
 )
 from smalti.codegen.gpu.lowered import bind
-from smalti.codegen.gpu.types import vector_type
 from smalti.codegen.gpu.weights import VECTOR, WIDE
 from smalti.kernel.build import LOWEST
 from smalti.kernel.form import Buffer, Kernel
-from smalti.schedule.group import GroupAttention, GroupMatrixAttention
+from smalti.schedule.group import GroupAttention, GroupLimits, GroupMatrixAttention
 
 LOG2_E = math.log2(math.e)
 BOTTOM = LOWEST * LOG2_E
@@ -40,8 +39,8 @@ Schedule = TypeVar("Schedule", GroupAttention, GroupMatrixAttention)
 class Heads(Generic[Schedule]):
     """What the ways to compute attention share: where tokens lie, and which of them see which."""
 
-    def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, schedule: Schedule, limits: GroupLimits) -> None:
+        self.kernel, self.few_registers = kernel, limits.few_registers
         self.schedule: Schedule = schedule
         self.queries, self.heads, self.depth = kernel.buffer("q").shape[1:]
         _, self.keys, _, self.width = kernel.buffer("v").shape
@@ -67,8 +66,21 @@ class Heads(Generic[Schedule]):
 
     def stop(self) -> Expr:
         """Where the keys end that queries of this work-group see."""
-        stop = number(self.keys, U32)
-        return op("min", stop, self.first + self.schedule.queries) if self.causal else stop
+        if self.causal:
+            return op("min", number(self.keys, U32), self.first + self.schedule.queries)
+        return self.end(self.keys, self.schedule.keys)
+
+    def end(self, count: int, step: int) -> Expr:
+        """Where a loop ends that takes `step` of `count` at a time.
+
+        Drivers turn a loop whose first turn is certain so that it is tested at its end, and what
+        it carries then has two registers; short loops they write out, with addresses for each
+        turn. Where registers are few, the end is thus one that they cannot work out.
+        """
+        end = number(count, U32)
+        if not self.few_registers or count <= step:
+            return end
+        return self.b.let(select(self.first < self.queries, end, 0))  # there is a query
 
     def place(self, name: str, token: Expr, channel: Expr | int) -> Expr:
         """The element of a token's channel in this head."""
@@ -92,28 +104,33 @@ class Heads(Generic[Schedule]):
             b.store(array, at + index % len(columns) + columns.start, zero,
                     where=index < count if count % size else None)
 
-    def allowed(self, score: Expr, queries: Sequence[Expr], keys: Sequence[Expr]) -> Expr:
+    def allowed(self, score: Expr, queries: Sequence[Expr], keys: Sequence[Expr],
+                seen: Expr | None) -> Expr:
         """Scores of queries and keys, one in each lane, with the mask, to be multiplied by `unit`;
-        far below all others where nobody may look."""
-        b, many = self.b, vector_type(score.type).lanes
+        far below all others where nobody may look, or keys are behind the last: not `seen`."""
+        b = self.b
         found = score if self.factor == 1.0 else score * self.factor
         lowest = number(2 * BOTTOM / self.unit, score.type)
-        known = self.keys % self.schedule.keys == 0
         if self.masked:
             n, h, s, t = self.kernel.buffer("mask").strides
             at, added = b.let(b.group[2] * n + b.group[1] * h), []
             for query, key in zip(queries, keys):
-                here = None if known else key < self.keys
+                here = None if seen is None else key < self.keys
                 here = both(here, (query < self.queries) if t and self.ragged else None)
                 added.append(b.let(b.load(self.bound["mask"], at + key * s + query * t,
                                           where=here)))
             found = b.let(found + vector(*added))
             found = select(found < 2 * LOWEST, lowest, found)
-        if not known:
-            found = select(vector(*keys) < spread(number(self.keys, U32), many), found, lowest)
+        if seen is not None:
+            found = select(seen, found, lowest)
         if self.causal:
             found = select(vector(*keys) <= vector(*queries), found, lowest)
         return b.let(found)
+
+    @property
+    def ragged_keys(self) -> bool:
+        """Whether tiles reach behind the last key."""
+        return self.keys % self.schedule.keys > 0
 
     def weight(self, score: Expr, top: Expr) -> Expr:
         """The weight of allowed scores below the tops of their rows."""
@@ -140,16 +157,23 @@ AnyHeads = Heads[GroupAttention] | Heads[GroupMatrixAttention]
 @dataclass(frozen=True)
 class TokenSpot:
     """What an invocation brings of a tile: vectors of `each` tokens from `row` further on than its
-    first, `column` channels further; `where` it does, None always."""
+    first, `column` channels further; `where` it does, None always. They lie `down` and `over`
+    elements further: where it brings nothing, its first vector is read once more, which costs no
+    decision in the loop."""
 
     row: int
     column: int
     where: Expr | None
+    down: Expr | int
+    over: Expr | int
 
 
 class TokenTile:
     """Tokens that a work-group brings to shared memory, as rows [token][channel] that lie `stride`
-    apart, or `by_columns`, as rows [channel][token]; 0 behind the last ones.
+    apart, or `by_columns`, as rows [channel][token].
+
+    Behind the last token that is read once more, and behind the last channel that; queries have 0
+    there, so that it does not matter what keys have.
 
     In an array of words, each holds two neighbouring halves of a row, which are not converted.
 
@@ -174,8 +198,12 @@ class TokenTile:
         across, down = channels // self.lanes, rows // self.each
         self.spots = list(self._spots(across, down))
         beside = min(across, size)
-        self.row = b.let(b.invocation // beside * self.each)
-        self.column = b.let(b.invocation % beside * self.lanes)
+        active = min(size // beside, down) * beside
+        reader = b.invocation if active == size else b.let(
+            select(b.invocation < active, b.invocation, number(0, U32)))
+        self.row = b.let(reader // beside * self.each)
+        self.reach = (active // beside - 1) * self.each  # the highest row of anybody
+        self.column = b.let(reader % beside * self.lanes)
         self.origin = b.let(heads.place(name, self.row, self.column))
         self.halves = 2 if self.words else 1
         self.target = b.let(self.column * stride + self.row if by_columns else
@@ -188,12 +216,21 @@ class TokenTile:
             for row in range(down):
                 for column in range(0, across, size):
                     mine = b.let(b.invocation < across - column) if column + size > across else None
-                    yield TokenSpot(row * self.each, column * self.lanes, mine)
+                    yield self._spot(row * self.each, column * self.lanes, mine, mine is not None)
             return
         step = size // across
         for row in range(0, down, step):
             few = min(step, down - row) * across
-            yield TokenSpot(row * self.each, 0, b.let(b.invocation < few) if few < size else None)
+            mine = b.let(b.invocation < few) if few < size else None
+            yield self._spot(row * self.each, 0, mine, row > 0 and few < step * across)
+
+    def _spot(self, row: int, column: int, where: Expr | None, beyond: bool) -> TokenSpot:
+        """A spot; `beyond`: those who bring nothing would read behind the tile."""
+        def moved(by: int) -> Expr | int:
+            return self.heads.b.let(select(where, number(by, U32), 0)) if beyond and by else by
+
+        token, along = self.step
+        return TokenSpot(row, column, where, moved(row * token), moved(column * along))
 
     def fetch(self, first: Expr, channel: Expr | int = 0) -> list[list[Expr]]:
         """Load what this invocation brings of the tile that begins at a token and a channel: the
@@ -214,23 +251,36 @@ class TokenTile:
     def _loads(self, first: Expr, channel: Expr | int) -> Iterator[list[Expr]]:
         b, (token, along) = self.heads.b, self.step
         origin = b.let(self.origin + first * token + channel * along)
-        ragged = self.tokens % self.rows > 0
-        left = b.let(self.tokens - first) if ragged else None
-        narrow = (channel + self.channels > self.depth if isinstance(channel, int)
-                  else self.depth % self.channels > 0)
-        wanted = b.let(self.column + channel) if narrow else None
         for spot in self.spots:
-            inside = both(spot.where, (wanted + spot.column < self.depth) if narrow else None)
-            if inside is not None:
-                inside = b.let(inside)
+            inside, over = None, spot.over
+            if self._narrow(channel):
+                column = b.let(self.column + spot.column + channel)
+                if self.name == "q":
+                    inside = b.let(column < self.depth)
+                else:
+                    last = op("min", column, number(self.depth - self.lanes, U32))
+                    over = b.let((last - (self.column + channel)) * along)
             values: list[Expr] = []
             for row in range(spot.row, spot.row + self.each):
-                here = both(inside, (self.row + row < left) if ragged else None)
-                at = origin + (row * token + spot.column * along)
+                down = spot.down + (row - spot.row) * token
+                if self._ragged(first, row):
+                    here = b.let(first + self.row)
+                    last = op("min", here + row, number(self.tokens - 1, U32))
+                    down = (last - here) * token
                 lanes = self.lanes // 2 if self.words else self.lanes
-                values.append(b.load(self.heads.bound[self.name], at, lanes, where=here,
-                                     scalar=self.scalar))
+                values.append(b.load(self.heads.bound[self.name], origin + over + down, lanes,
+                                     where=inside, scalar=self.scalar))
             yield values
+
+    def _narrow(self, channel: Expr | int) -> bool:
+        """Whether a tile that begins at a channel reaches behind the last."""
+        return (channel + self.channels > self.depth if isinstance(channel, int)
+                else self.depth % self.channels > 0)
+
+    def _ragged(self, first: Expr, row: int) -> bool:
+        """Whether a row of somebody may be behind the last token of a tile that begins there."""
+        seen = self.tokens - int(first.value) if isinstance(first, Number) else 0
+        return self.tokens % self.rows > 0 and self.reach + row >= seen
 
     def _store(self, spot: TokenSpot, values: Sequence[Expr]) -> None:
         b = self.heads.b

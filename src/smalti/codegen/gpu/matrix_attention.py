@@ -21,7 +21,7 @@ in most tiles sums need no scaling.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 from smalti.codegen.gpu.form import (
     F32,
@@ -34,29 +34,34 @@ from smalti.codegen.gpu.form import (
     op,
     select,
     spread,
+    vector,
 )
 from smalti.codegen.gpu.heads import BOTTOM, VECTOR, WIDE, Ahead, Heads, TokenTile, wide
 from smalti.codegen.gpu.types import Matrix, vector_type
 from smalti.kernel.build import TOTAL_MIN
 from smalti.kernel.form import Buffer, Kernel
-from smalti.schedule.group import GroupMatrixAttention
+from smalti.schedule.group import GroupLimits, GroupMatrixAttention
 
 SLACK = 8.0
 """How far, to the base 2, scores may exceed the top of their row: weights are at most 256, which
 is far from the largest f16, and the digits of weights and sums are the same at every size."""
 KEPT = 16
 """Scores of a row that an invocation keeps in registers: of more, it reads them twice."""
+KEPT_ONCE = 40
+"""The same where all keys are in one tile: there are no sums yet."""
 
 
-def matrix_attention(kernel: Kernel, schedule: GroupMatrixAttention) -> GroupProgram:
+def matrix_attention(kernel: Kernel, schedule: GroupMatrixAttention,
+                     limits: GroupLimits) -> GroupProgram:
     """A work-group for some queries of each head, each of its sets of subgroups for some of them.
     """
-    return _MatrixAttention(kernel, schedule).program()
+    return _MatrixAttention(kernel, schedule, limits).program()
 
 
 class _MatrixAttention(Heads[GroupMatrixAttention]):
-    def __init__(self, kernel: Kernel, schedule: GroupMatrixAttention) -> None:
-        super().__init__(kernel, schedule)
+    def __init__(self, kernel: Kernel, schedule: GroupMatrixAttention,
+                 limits: GroupLimits) -> None:
+        super().__init__(kernel, schedule, limits)
         b, s = self.b, schedule
         rows, columns, depth = s.shape
         self.a, self.w = Matrix("a", rows, depth, s.dtype), Matrix("b", depth, columns, s.dtype)
@@ -76,6 +81,9 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         self.row = b.let(self.block + place // s.share, "row")
         self.part = b.let(place % s.share, "part")
         self.query = b.let(self.first + self.row, "query")
+        self.level: Expr = number(BOTTOM, F32)
+        self.sum_of_row: Expr = number(0.0, F32)
+        self.once = not self.causal and self.keys <= schedule.keys  # all keys are in one tile
 
     def at_once(self, buffer: Buffer) -> int:
         if buffer.name == "k" and buffer.dtype == self.schedule.dtype and wide(buffer, WIDE):
@@ -96,7 +104,9 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         if not s.held:
             self.tile("q", self.arrays["query"], s.stride(self.key_width), s.queries,
                       self.key_width).bring(self.first)
-        self.top, self.total = b.variable(BOTTOM, "top"), b.variable(0.0, "total")
+        if not self.once:  # what weights are below, and come to
+            self.top, self.total = b.variable(BOTTOM, "top"), b.variable(0.0, "total")
+            self.level, self.sum_of_row = self.top, self.total
         self.sums = [[b.variable(0.0, "sum", self.sum)
                       for _ in range(self.value_width // (s.across * self.sum.columns))]
                      for _ in range(s.blocks)]
@@ -238,49 +248,64 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         places = [b.let((self.part + n * s.share) * VECTOR)
                   for n in range(s.keys // (VECTOR * s.share))]
         here = b.let(self.row * s.score_stride)
-        twice = len(places) * VECTOR > KEPT
+        twice = len(places) * VECTOR > (KEPT_ONCE if self.once else KEPT)
 
-        def score(at: Expr) -> Expr:
-            ways: list[Expr] = [b.load(self.arrays["score"], here + at + way * s.keys, VECTOR)
-                                for way in range(s.ways)]
-            return self.allowed(sum(ways[1:], ways[0]), [self.query] * VECTOR,
-                                [b.let(key + at + lane) for lane in range(VECTOR)])
+        mine = b.let(key + places[0])
 
-        scores = [score(places[0])]
+        def score(n: int) -> Expr:
+            ways: list[Expr] = [b.load(self.arrays["score"], here + places[n] + way * s.keys,
+                                       VECTOR) for way in range(s.ways)]
+            further = [n * s.share * VECTOR + lane for lane in range(VECTOR)]
+            keys = ([b.let(mine + by) for by in further] if self.masked or self.causal else [])
+            seen = None  # compared with what is known, not added to what is not
+            if self.ragged_keys and not (self.once and (n + 1) * s.share * VECTOR <= self.keys):
+                seen = vector(*[mine < max(self.keys - by, 0) for by in further])
+            return self.allowed(sum(ways[1:], ways[0]), [self.query] * VECTOR, keys, seen)
+
+        scores = [score(0)]
         most = scores[0]
-        for at in places[1:]:
-            scores.append(score(at))
+        for n in range(1, len(places)):
+            scores.append(score(n))
             most = b.let(op("max", most, scores[-1]))
         if twice:
             b.barrier(subgroup=True)  # so that compilers do not keep what they have read
-        grown = self.move(self.over_row(fold(most, "max"), "max"))
+        most = b.let(self.over_row(fold(most, "max"), "max") * self.unit)
+        grown = self.move(most)
         weights: list[Expr] = []
-        for at, found in zip(places, scores):
-            weight = b.let(self.weight(score(at) if twice else found, spread(self.top, VECTOR)))
+        for n, (at, found) in enumerate(zip(places, scores)):
+            weight = b.let(self.weight(score(n) if twice else found, spread(self.level, VECTOR)))
             b.store(self.arrays["weight"], self.row * s.stride(s.keys) + at, weight)
             weights = [b.let(weights[0] + weight) if weights else weight]
-        b.set(self.total, self.total + fold(weights[0], "add"))
+        total = fold(weights[0], "add")
+        if grown is None:
+            self.sum_of_row = total
+            return
+        b.set(self.total, self.total + total)
         step = VECTOR * s.share
-        with self.where_moved():
+        with self.b.branch(self.moved) if s.across == 1 else nullcontext():
             for at in places[:max(1, self.sum.columns // step)]:
                 b.store(self.arrays["score"], here + at, spread(grown, VECTOR),
                         where=at < self.sum.columns if self.sum.columns < step else None)
 
-    def move(self, most: Expr) -> Expr:
-        """Move the top where scores are far above it. Gives what that makes of earlier weights."""
+    def move(self, most: Expr) -> Expr | None:
+        """Move the top where scores are far above it. Gives what that makes of earlier weights,
+        None where there are none."""
         b = self.b
-        most = b.let(most * self.unit)
+        if self.once:
+            self.level = b.let(op("max", most, number(BOTTOM, F32)))
+            return None
         far = b.let(most > self.top + SLACK)
-        self.moved = b.let(op("subgroup_max", select(far, number(1.0, F32), 0.0)) > 0.0)
+        if self.schedule.across == 1:
+            self.moved = self.anywhere(far)
         top = b.let(select(far, most, self.top))
         grown = b.let(op("exp2", self.top - top))
         b.set(self.top, top)
         b.set(self.total, self.total * grown)
         return grown
 
-    def where_moved(self) -> AbstractContextManager[None]:
-        """What is needed only if the top of a row has moved; a subgroup knows that of its own."""
-        return self.b.branch(self.moved) if self.schedule.across == 1 else nullcontext()
+    def anywhere(self, condition: Expr) -> Expr:
+        """Whether a condition holds for any invocation of a subgroup, which then knows it."""
+        return self.b.let(op("subgroup_max", select(condition, number(1.0, F32), 0.0)) > 0.0)
 
     def over_row(self, value: Expr, instruction: str) -> Expr:
         """A number folded over the invocations that share a row."""
@@ -302,7 +327,7 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
                 b.barrier()
             else:
                 self.meet()
-            if chunk == 0:
+            if chunk == 0 and not self.once:
                 self.scale()
             sums = [row[chunk * each:(chunk + 1) * each] for row in self.sums]
             with b.loop(s.keys, step=self.a.columns, name="row") as k:
@@ -316,14 +341,23 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
                         b.set(total, op("matrix_multiply_add", weight, value, total))
 
     def scale(self) -> None:
-        """Make the sums smaller as earlier weights are."""
+        """Make the sums smaller as earlier weights are. Subgroups that share queries look whether
+        the top of any row has moved."""
         b, s = self.b, self.schedule
-        with self.where_moved():
+        if s.across > 1:
+            rows = [b.let(self.block + (b.lane + n) % s.rows)
+                    for n in range(0, s.rows, s.subgroup)]
+            grown = [b.load(self.arrays["score"], row * s.score_stride) for row in rows]
+            least: Expr = grown[0]
+            for each in grown[1:]:
+                least = op("min", least, each)
+            self.moved = self.anywhere(least < 1.0)
+        with b.branch(self.moved):
             for block, row in enumerate(self.sums):
-                grown = b.let(b.matrix(self.arrays["score"], self.at(block, s.score_stride),
-                                       s.score_stride, self.sum))
+                factor = b.let(b.matrix(self.arrays["score"], self.at(block, s.score_stride),
+                                        s.score_stride, self.sum))
                 for total in row:
-                    b.set(total, total * grown)
+                    b.set(total, total * factor)
 
     # ------------------------------------------------------------------ the end
 
@@ -331,7 +365,7 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         """Divide by the totals, and write the results: as many columns at a time as there are
         scores."""
         b, s = self.b, self.schedule
-        total = self.over_row(self.total, "add")
+        total = self.over_row(self.sum_of_row, "add")
         if self.masked:
             total = op("max", total, number(TOTAL_MIN, F32))
         share = b.let(spread(b.let(1.0 / total), VECTOR))
