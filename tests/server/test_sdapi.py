@@ -184,6 +184,15 @@ def test_what_says_nothing_changes_nothing() -> None:
         "prompt": "a", "steps": 20, "seed": -1, "batch_size": 1, "rng": "cuda"}
 
 
+@pytest.mark.parametrize(("sampler", "scheduler", "noise"), [
+    ("DPM++ 2M Karras", "Automatic", None), ("DPM++ 2M Karras", None, None),
+    ("DPM++ 2M Karras", "exponential", "exponential"), ("DPM++ 2M", "automatic", "automatic")])
+def test_an_old_label_of_a_sampler_says_the_schedule(sampler: str, scheduler: str | None,
+                                                     noise: str | None) -> None:
+    found = translated({"sampler_name": sampler, "scheduler": scheduler}, {}, ModelFolders())
+    assert (found["sampler"], found.get("noise")) == (sampler, noise)
+
+
 def test_a_picture_that_is_cut_to_size_keeps_its_sides_in_proportion() -> None:
     wide = io.BytesIO()
     Image.linear_gradient("L").resize((32, 16)).convert("RGB").save(wide, "PNG")

@@ -28,6 +28,12 @@ UNUSED = ("vae-on-cpu", "vae-tiling", "offload-to-cpu", "diffusion-fa", "control
 LEVELS = ("verbose", "debug", "info", "warning", "error")
 
 
+class WronglyCalledError(click.UsageError):
+    """A flag that there is not, or that says what it cannot."""
+
+    exit_code = 1
+
+
 class SdkitCommand(click.Command):
     """A command that ends with exit code 1 where it is called wrongly, as the program does that it
     stands for."""
@@ -38,8 +44,7 @@ class SdkitCommand(click.Command):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             click.echo(self.get_help(ctx), err=True)
-            error.exit_code = 1
-            raise
+            raise WronglyCalledError(error.message, ctx) from None
 
 
 def folders(flags: dict[str, str], used: bool) -> Any:

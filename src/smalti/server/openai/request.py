@@ -61,8 +61,8 @@ class AskedPictures:
     def size(self) -> tuple[int, int] | None:
         """The size of the picture, where it is known before it is made."""
         own = {} if self.edits else self.model.defaults
-        found = [self.request.get(side) or own.get(side) for side in ("width", "height")]
-        return (int(found[0]), int(found[1])) if all(found) else None
+        width, height = (self.request.get(side) or own.get(side) for side in ("width", "height"))
+        return (int(width), int(height)) if width and height else None
 
 
 def wanted(fields: Mapping[str, Any], folders: ModelFolders, edits: bool) -> AskedPictures:
@@ -142,7 +142,7 @@ def _edited(said: Mapping[str, Any]) -> dict[str, Any]:
                            "missing_required_parameter")
     if len(pictures) > 1:
         raise RefusedError(f"image holds {len(pictures)} pictures; one is changed here", "image")
-    found = {"image": as_base64(_picture(pictures[0], "image"))}
+    found: dict[str, Any] = {"image": as_base64(_picture(pictures[0], "image"))}
     if said.get("mask") is not None:
         found["mask"] = as_base64(_mask(_picture(said["mask"], "mask")))
         found["strength"] = 1.0

@@ -116,8 +116,10 @@ def _walk(fields: Request) -> Request:
             raise InputError(f"{what} is {value!r:.80}; expected a name")
     if sampler is not None and split_label(sampler)[0] not in SAMPLERS:
         raise InputError(f"Sampler not found: {sampler!r:.80}; known: {', '.join(SAMPLERS)}")
-    automatic = scheduler is not None and scheduler.lower() == "automatic"
-    return {"sampler": sampler, "noise": "automatic" if automatic else scheduler}
+    if scheduler is not None and scheduler.lower() == "automatic":
+        named = sampler is not None and split_label(sampler)[1]  # by the sampler's old label
+        scheduler = None if named else "automatic"
+    return {"sampler": sampler, "noise": scheduler}
 
 
 def _count(fields: Request, name: str) -> int:
