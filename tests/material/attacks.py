@@ -147,7 +147,43 @@ A1111: list[tuple[str, str, dict[str, Any]]] = [
     ("an address", "/sdapi/v1/img2img", {
         "prompt": "a", "init_images": ["http://127.0.0.1:PORT/internal/ping"]}),
     ("a path as model", "/sdapi/v1/options", {"sd_model_checkpoint": "../../etc/passwd"}),
-    ("a script", "/sdapi/v1/txt2img", {"prompt": "a", "script_name": "../evil.py"})]
+    ("a script", "/sdapi/v1/txt2img", {"prompt": "a", "script_name": "../evil.py"}),
+    ("a path as module", "/sdapi/v1/options", {"forge_additional_modules": ["/etc/passwd"]}),
+    ("a path of Windows as module", "/sdapi/v1/options", {
+        "forge_additional_modules": ["\\\\evil.example\\share\\ae.safetensors"]}),
+    ("a path as adapter", "/sdapi/v1/txt2img", {
+        "prompt": "a", "lora_paths": ["/etc/passwd"], "lora_alphas": [1]}),
+    ("a path as ControlNet", "/sdapi/v1/txt2img", {"prompt": "a", "alwayson_scripts": {
+        "ControlNet": {"args": [{"model": "/etc/passwd", "image": "AAAA"}]}}}),
+    ("an address as picture of a ControlNet", "/sdapi/v1/txt2img", {
+        "prompt": "a", "alwayson_scripts": {"ControlNet": {"args": [
+            {"model": "a", "image": "http://169.254.169.254/latest/meta-data"}]}}}),
+    ("an address to a preprocessor", "/controlnet/detect", {
+        "controlnet_module": "canny", "controlnet_input_images": ["http://169.254.169.254/"]}),
+    ("a thousand pictures to a preprocessor", "/controlnet/detect", {
+        "controlnet_input_images": ["AAAA"] * 1000}),
+    ("a path as upscaler", "/sdapi/v1/extra-single-image", {
+        "image": "AAAA", "upscaler_1": "../../etc/passwd"}),
+    ("a file that is enlarged", "/sdapi/v1/extra-single-image", {
+        "image": "/etc/passwd", "upscaler_1": "Lanczos"}),
+    ("a path as style", "/sdapi/v1/txt2img", {"prompt": "a", "styles": ["../../etc/passwd"]})]
+OPENAI: list[tuple[str, dict[str, Any]]] = [
+    ("an address", {"images": [{"image_url": "http://169.254.169.254/latest/meta-data"}]}),
+    ("a file", {"images": [{"image_url": "file:///etc/passwd"}]}),
+    ("a file by its id", {"images": [{"file_id": "../../etc/passwd"}]}),
+    ("a path as model", {"model": "../../etc/passwd", "image": "AAAA"})]
+FORM = (b"--x\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\na\r\n"
+        b"--x\r\nContent-Disposition: form-data; name=\"image\"; filename=\"../../a.png\"\r\n\r\n")
+"""The beginning of one that clients of OpenAI's API send."""
+FORMS: dict[str, tuple[bytes, tuple[str, ...]]] = {
+    "of a foreign page": (FORM + b"\r\n--x--\r\n", ()),
+    "with a password": (FORM + b"\r\n--x--\r\n", ("Basic YTpi",)),
+    "without end": (FORM, ("Bearer a",)),
+    "without a picture": (FORM + b"/etc/passwd\r\n--x--\r\n", ("Bearer a",)),
+    "of 100,000 parts": (FORM + b"\r\n--x" * 100_000, ("Bearer a",)),
+    "of a long head": (b"--x\r\n" + b"a" * (1 << 20) + b"\r\n\r\n\r\n--x--", ("Bearer a",)),
+}
+"""What follows the head of a form, and who says to send it."""
 
 
 def chunk(name: bytes, content: bytes) -> bytes:
@@ -283,6 +319,12 @@ def all_attacks() -> list[Attack]:
             "/api/metadata", json.dumps({"picture": text}).encode())))
     found += [refused(f"A1111: {title}", posted(path, json.dumps(said).encode()))
               for title, path, said in A1111]
+    found += [refused(f"OpenAI: {title}", posted(
+        "/v1/images/edits", json.dumps({"prompt": "a", **said}).encode()))
+        for title, said in OPENAI]
+    found += [refused(f"form: {title}", posted(
+        "/v1/images/edits", body, ("Content-Type", "multipart/form-data; boundary=x"),
+        *(("Authorization", each) for each in tokens))) for title, (body, tokens) in FORMS.items()]
     found += [Attack(f"header: {title}", sent, expected, ends=b"DELETE /api/p" in sent)
               for title, sent, expected in headers()]
     return found + unknown()
