@@ -17,6 +17,8 @@ USABLE_BYTES_MAX = 300 << 10
 LINKED = re.compile(r'(?:src|href)="/page/([^"]+)"')
 IMPORTED = re.compile(r'^(?:import|export)\b[^;]*?from\s*"(\.[^"]+)"', re.MULTILINE)
 PACKED_IMPORT = re.compile(r'(?:from|import)\s*"(\./[^"]+)"')
+NAMED = re.compile(r'^import \{([^}]*)\}\s*from "(\.[^"]+)"', re.MULTILINE)
+GIVEN = re.compile(r"^export (?:async )?(?:const|function|class|let) (\w+)", re.MULTILINE)
 LATER = re.compile(r'\bimport\("(\.[^"]+)"\)')
 HOSTS = re.compile(r"https?://[^\s\"'`)]*")
 NAMESPACES = ("http://www.w3.org/",)
@@ -110,6 +112,19 @@ def test_the_browser_is_told_of_all_modules_at_once() -> None:
     told = re.findall(r'modulepreload" href="/page/([^"]+)"', text(INDEX))
     modules = {each for each in loaded_at_once() if each.endswith(".js")}
     assert len(told) == len({*told}) and {*told} == modules - {"main.js", "theme.js"}
+
+
+@pytest.mark.parametrize("name", [name for name in WRITTEN if name.endswith(".js")])
+def test_modules_take_from_others_what_those_give(name: str) -> None:
+    for names, other in NAMED.findall(text(name)):
+        target = str(PurePosixPath(name).parent / other)
+        taken = {each.split(" as ")[0].strip() for each in names.split(",")} - {""}
+        if not target.startswith("vendor/"):
+            assert taken <= {*GIVEN.findall(text(target))}, f"{name} from {other}"
+        own = text(name).replace(names, "", 1)
+        unused = [each for each in names.split(",") if each.strip() and not re.search(
+            rf"\b{each.split(' as ')[-1].strip()}\b", own)]
+        assert not unused, f"{name} does not use {unused}"
 
 
 def test_little_is_loaded_before_the_page_can_be_used() -> None:

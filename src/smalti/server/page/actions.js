@@ -178,10 +178,12 @@ export function useOne(wanted, name) {
 
 /** End a job that waits or runs. */
 export const cancel = (id) => attempt(() => remove(`/api/jobs/${id}`));
-/** End the job that runs; of several, the one that began last. */
+/** End the job that runs; of several, the one that began last; where none does, the one that waits
+ * on the stage. */
 export function stop() {
-  const last = running.value.at(-1);
-  if (last) cancel(last.id);
+  const own = jobs.value.get(followed.value);
+  const job = running.value.at(-1) ?? (own?.state === "queued" ? own : null);
+  if (job) cancel(job.id);
 }
 export const move = (id, place) => attempt(() => post(`/api/jobs/${id}/move`, { place }));
 export const pause = (yes) => attempt(() => post("/api/jobs/pause", { paused: yes }));

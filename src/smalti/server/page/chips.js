@@ -110,8 +110,8 @@ function SizeChip() {
     label=${html`<span class="chip-name">Size</span> ${text}`}>
     <div class="option"><div class="option-head"><span>Shape</span>
       ${changed && html`<button type="button" class="quiet small"
-        onClick=${() => sayAll({ width: null, height: null })}>Reset to
-        ${usual("width")} × ${usual("height")}</button>`}</div>
+        onClick=${() => sayAll({ width: null, height: null })}>${
+        `Reset to ${usual("width")} × ${usual("height")}`}</button>`}</div>
       <div class="shapes">${sizes().map((each) => html`<${Shape} ...${each} />`)}</div></div>
     <div class="sides">
       <${Option} name="width" help=${false} />

@@ -1,6 +1,6 @@
 // Fields that are made of the JSON Schema of an option: its type, range, default and help.
 
-import { html } from "./ui.js";
+import { html, sentence } from "./ui.js";
 import { about, asked, differs, options, say, usual } from "./state.js";
 
 /** What options are called; others are called by their name. */
@@ -15,8 +15,7 @@ const TITLES = {
   skip_layers: "Skipped layers", tiling: "Seamless", text_encoders: "Text encoders", vae: "VAE",
   variation_seed: "Variation seed", variation_strength: "Variation",
 };
-export const title = (name) => TITLES[name] ?? (name[0].toUpperCase() + name.slice(1))
-  .replaceAll("_", " ");
+export const title = (name) => TITLES[name] ?? sentence(name).replaceAll("_", " ");
 
 /** Where the slider of a number ends, which is nearer than what is allowed: [from, to, step]. */
 const SLIDERS = {

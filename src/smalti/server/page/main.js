@@ -40,8 +40,8 @@ function Page() {
 /** What was refused, where it was asked for. */
 function Problem() {
   if (!connected.value) {
-    return html`<p class="problem" role="alert">The server does not answer. Is
-      <code>smalti serve</code> still running? Trying again…</p>`;
+    return html`<p class="problem" role="alert">The server does not answer. Is <code>smalti
+      serve</code> still running? Trying again…</p>`;
   }
   if (!refused.value) return null;
   return html`<p class="problem" role="alert">${refused.value.message}

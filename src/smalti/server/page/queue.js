@@ -6,7 +6,7 @@ import { query } from "./api.js";
 import { CloseSheet } from "./gallery.js";
 import { announced, chosen, dismissed, followed, jobs, paused, running, sheet, waiting }
   from "./state.js";
-import { Bar, clock, html, Icon, IconButton } from "./ui.js";
+import { Bar, clock, html, Icon, IconButton, sentence } from "./ui.js";
 
 const SHOWN_MAX = 100; // of those that wait; the rest is a number
 const FAILED_MAX = 20;
@@ -62,7 +62,7 @@ function Text({ job }) {
 function Running({ job }) {
   const { step = 0, steps = 0, seconds_left: left, doing, preview } = job.progress ?? {};
   const text = steps ? `${step} of ${steps}${left >= 1 ? `, ${clock(left)} left` : ""}`
-    : doing || "starting";
+    : sentence(doing || "starting");
   return html`<li class="job">
     <span class="job-picture">${preview !== null && preview !== undefined
       && html`<img alt="" src=${query(`/api/jobs/${job.id}/preview`, { n: preview })} />`}</span>

@@ -11,7 +11,7 @@ import { shortcut } from "./keys.js";
 import { SettingsOf } from "./settings_of.js";
 import { announced, asking, chosen, followed, jobs, ofKind, paused, running, sheet, usual }
   from "./state.js";
-import { Bar, clock, Dropdown, html, Icon, IconButton } from "./ui.js";
+import { Bar, clock, Dropdown, html, Icon, IconButton, sentence } from "./ui.js";
 
 /** What the stage shows: `{job}`, `{picture}`, or nothing of both. */
 export const shown = computed(() => {
@@ -91,7 +91,7 @@ function Progress({ job }) {
   const { step = 0, steps = 0, seconds_left: left, doing } = job.progress ?? {};
   const share = steps ? step / steps : null;
   const text = job.state === "queued" ? placed(job)
-    : steps ? `Step ${step} of ${steps}` : doing || "Starting";
+    : steps ? `Step ${step} of ${steps}` : sentence(doing || "starting");
   return html`<div class="progress">
     <span class="progress-text">${text}</span>
     <${Bar} share=${job.state === "queued" ? 0 : share} label="Progress" />

@@ -175,6 +175,9 @@ export function clock(seconds) {
   return `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")}:${rest}`;
 }
 
+/** A text that begins with a capital. */
+export const sentence = (text) => text && text[0].toUpperCase() + text.slice(1);
+
 /** A number of bytes as people say it. */
 export function size(bytes) {
   const units = ["B", "kB", "MB", "GB"];
