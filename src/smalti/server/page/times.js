@@ -15,7 +15,7 @@ const NAMED_SHARE = 0.12;
  * @param {{job: {id: string}, close: () => void}} given
  */
 export function Times({ job, close }) {
-  return html`<${Dialog} title="Where the time went" close=${close} className="wide">
+  return html`<${Dialog} title="Where the time went" close=${close} className="times-window">
     <${Stages} job=${job} /><//>`;
 }
 
@@ -65,6 +65,7 @@ function Kernels({ stage }) {
   if (stage.kernels.length === 0) {
     return html`<p class="help">${stage.name}: ${seconds(stage.seconds)}${expected}.</p>`;
   }
+  const start = commonStart(stage.kernels.map((each) => each.name));
   return html`<table class="times-kernels">
     <caption class="help">${stage.name}: ${seconds(stage.seconds)}${expected}. Its longest kernels:
     </caption>
@@ -72,10 +73,18 @@ function Kernels({ stage }) {
       <th scope="col">Expected</th><th scope="col">Share</th><th scope="col">Limited by</th></tr>
     </thead>
     <tbody>${stage.kernels.map((each) => html`<tr key=${each.name}>
-      <th scope="row">${each.name}</th><td>${each.runs}</td>
+      <th scope="row" title=${each.name}>${each.name.slice(start)}</th><td>${each.runs}</td>
       <td>${each.seconds === null ? "—" : seconds(each.seconds)}</td>
       <td>${each.expected === null ? "—" : seconds(each.expected)}</td>
       <td>${percent(each.share)}</td><td>${each.limit ?? ""}</td></tr>`)}</tbody></table>`;
+}
+
+/** How many letters names have in common at their beginning, whole parts between dots of them. */
+function commonStart(names) {
+  const [first, ...others] = names.map((each) => each.split("."));
+  let same = 0;
+  while (same < first.length - 1 && others.every((each) => each[same] === first[same])) same += 1;
+  return first.slice(0, same).join(".").length + (same > 0 ? 1 : 0);
 }
 
 /** A time with three digits and the unit that suits it. */
