@@ -37,23 +37,30 @@ def names(*given: Path) -> tuple[list[str], list[str]]:
 
 def test_programs_keep_models_in_some_of_their_folders(
         tmp_path: Path, model_path: Path, lora: Path) -> None:
-    webui = tmp_path / "stable-diffusion-webui"
+    webui = tmp_path / "programs" / "stable-diffusion-webui"
     put(model_path, webui / "models" / "Stable-diffusion" / "anime" / "a.safetensors")
     put(lora, webui / "models" / "Lora" / "a.safetensors")
     put(lora, webui / "embeddings" / "b.safetensors")
     put(lora, webui / "extensions" / "sd-webui-controlnet" / "models" / "c.safetensors")
+    (webui / "webui.py").touch()
     put(model_path, webui / "venv" / "lib" / "site-packages" / "torch" / "no.bin")
     put(model_path, webui / "outputs" / "no.safetensors")
-    assert names(webui) == (
-        ["a.safetensors", "anime/a.safetensors", "b.safetensors", "c.safetensors"], [])
+    expected = ["b.safetensors", "c.safetensors", "a.safetensors", "anime/a.safetensors"]
+    assert names(webui) == (expected, [])
+    found, warnings = names(webui.parent)
+    assert [name.rpartition("/")[2] for name in found] == [
+        name.rpartition("/")[2] for name in expected] and not warnings
 
 
 def test_any_other_folder_is_searched_but_for_programs(tmp_path: Path, model_path: Path) -> None:
     put(model_path, tmp_path / "sd" / "a.safetensors")
+    put(model_path, tmp_path / "models" / "b.safetensors")
+    put(model_path, tmp_path / "miniconda" / "no.safetensors")
+    (tmp_path / "miniconda" / "conda-meta").mkdir()
     put(model_path, tmp_path / ".hidden" / "no.safetensors")
     put(model_path, tmp_path / "env" / "no.safetensors")
     (tmp_path / "env" / "pyvenv.cfg").touch()
-    assert names(tmp_path) == (["sd/a.safetensors"], [])
+    assert names(tmp_path) == (["models/b.safetensors", "sd/a.safetensors"], [])
 
 
 def test_names_are_those_of_a_kind(tmp_path: Path, model_path: Path, lora: Path) -> None:
@@ -171,6 +178,7 @@ def test_extra_model_paths_are_those_of_comfyui(
         tmp_path: Path, model_path: Path, lora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     comfy = tmp_path / "ComfyUI"
     put(model_path, comfy / "models" / "checkpoints" / "own.safetensors")
+    (comfy / "main.py").touch()
     (comfy / "extra_model_paths.yaml").write_text(EXTRA)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))

@@ -83,7 +83,7 @@ def asked_token(token: str | None, file: Path | None) -> str | None:
     if file is None:
         return token if token is not None else settings.token()
     try:
-        with file.open(encoding="utf-8") as opened:
+        with file.open(encoding="utf-8-sig") as opened:
             line = opened.readline(TOKEN_CHARACTERS_MAX).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--token-file {file} cannot be read: {error}") from None

@@ -1,9 +1,9 @@
 """Where model files are found: folders of A1111, Forge, ComfyUI, Easy Diffusion, the hub's cache.
 
-What is searched is a list of roots. The folder of a program is one that has a folder `models`: of
-it, only that one and those beside it that hold models are searched, not its Python packages or
-pictures. A repository in the cache of the hub, `models--OWNER--NAME`, has snapshots whose files are
-links into its `blobs`; it is listed by its name, `OWNER/NAME`.
+What is searched is a list of roots, and all that is in them. But the folder of a program, which is
+one with a folder `models` and files of Python, has many others: of it, only those that are called
+like places for models are searched. A repository in the cache of the hub, `models--OWNER--NAME`,
+has snapshots whose files are links into its `blobs`; it is listed by its name, `OWNER/NAME`.
 
 Links are followed wherever they lead: who lays out these folders is the user, no request and
 nothing that the server writes makes one. But only folders and plain files count, so that no pipe or
@@ -40,11 +40,13 @@ HOMES = ("stable-diffusion", "stablediffusion", "checkpoints", "diffusion_models
 """Folders of A1111, ComfyUI, Easy Diffusion and Stability Matrix that the name of a file does not
 repeat, in small letters."""
 PROGRAM = "models"
-"""A folder that has this one is that of a program, in small letters."""
-BESIDE = ("embeddings", "extensions/sd-webui-controlnet/models")
-"""Folders with models of A1111 that are not in its `models`."""
+"""Where the folder of a program has most of its models, in small letters."""
+EXTENSION = os.path.join("extensions", "sd-webui-controlnet", "models")
+"""Where A1111's extension for ControlNet has its own."""
 PASSED_OVER = frozenset(("__pycache__", "node_modules", "site-packages", "dist-packages"))
-"""Folders that hold programs. So do hidden ones, and environments of Python."""
+"""Folders that hold programs. So do hidden ones, and those with one of the next."""
+ENVIRONMENT = ("pyvenv.cfg", "conda-meta")
+"""What an environment of Python has."""
 HUB, SNAPSHOTS = "models--", "snapshots"
 NOT_MODELS = ("datasets--", "spaces--")
 """What the names of other repositories in the cache of the hub begin with."""
@@ -63,15 +65,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Root:
-    """A folder that is searched, or only the files that lie directly in it (`flat`).
+    """A folder that is searched; `title` tells it from others.
 
-    In one `of_a_kind` the name of a file is its whole path below. `title` tells it from others.
+    In one `of_a_kind` the name of a file is its whole path below.
     """
 
     path: Path
     title: str
     of_a_kind: bool = False
-    flat: bool = False
 
 
 def roots(given: Iterable[Path], warn: Warn) -> list[Root]:
@@ -82,7 +83,7 @@ def roots(given: Iterable[Path], warn: Warn) -> list[Root]:
     first: list[Root] = []
     found: list[Root] = []
     for each in given:
-        own = [] if each.is_file() else program_roots(each)
+        own = [] if each.is_file() else [Root(each, each.absolute().name)]
         extra = each if each.is_file() else each / EXTRA
         if extra.is_file():
             try:
@@ -98,20 +99,6 @@ def roots(given: Iterable[Path], warn: Warn) -> list[Root]:
 
 def _of_a_kind(folders: Folders) -> list[Root]:
     return [Root(folder, title, of_a_kind=True) for title, folder in folders]
-
-
-def program_roots(folder: Path) -> list[Root]:
-    """A folder as it is, or those of its folders that hold models where it is that of a program."""
-    title = folder.absolute().name
-    try:
-        inner = sorted(os.listdir(folder))
-    except OSError:
-        inner = []
-    models = [name for name in inner if name.lower() == PROGRAM and (folder / name).is_dir()]
-    if not models:
-        return [Root(folder, title)]
-    return [Root(folder, title, flat=True), *(
-        Root(folder / name, title) for name in (*models, *BESIDE) if (folder / name).is_dir())]
 
 
 def found_files(searched: Sequence[Root], warn: Warn, known: Path) -> Iterator[Candidate]:
@@ -146,8 +133,7 @@ def found_files(searched: Sequence[Root], warn: Warn, known: Path) -> Iterator[C
                     if new(path, lambda mode: stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
                         yield Candidate(name, path, root.title)
                 continue
-            inner[:] = [] if root.flat else sorted(
-                each for each in inner if _is_searched(here / each))
+            inner[:] = _searched(here, inner, files)
             whole = INDEX in files and _has_weights(here, inner)
             if INDEX in files:
                 inner.clear()
@@ -166,7 +152,8 @@ def name_of(root: Root, path: Path) -> str:
     """
     parts = path.relative_to(root.path).parts or (path.name,)
     homes = [] if root.of_a_kind else [
-        at for at, part in enumerate(parts[:-1]) if part.lower() in HOMES]
+        at for at, part in enumerate(parts[:-1])
+        if part.lower() in HOMES or Path(*parts[:at + 1]).match(EXTENSION)]
     return _text("/".join(parts[homes[0] + 1:] if homes else parts))
 
 
@@ -180,11 +167,15 @@ def _text(name: str) -> str:
     return name.encode("utf-8", "replace").decode()
 
 
-def _is_searched(folder: Path) -> bool:
-    """Whether a folder may hold models."""
-    name = folder.name
-    return not (name.startswith((".", *NOT_MODELS)) or name in PASSED_OVER
-                or (folder / "pyvenv.cfg").is_file())
+def _searched(folder: Path, inner: Sequence[str], files: Sequence[str]) -> list[str]:
+    """Those of the folders in a folder that may hold models, in order."""
+    small = {name: name.lower() for name in inner}
+    if PROGRAM in small.values() and any(name.endswith(".py") for name in files):
+        found = [name for name in inner if small[name] in (PROGRAM, *HOMES)]
+        return sorted(found + [EXTENSION] * (folder / EXTENSION).is_dir())
+    return sorted(name for name in inner if not (
+        name.startswith((".", *NOT_MODELS)) or name in PASSED_OVER
+        or any((folder / name / sign).exists() for sign in ENVIRONMENT)))
 
 
 def _weights(folder: Path, files: Sequence[str], warn: Warn) -> Iterator[str]:
