@@ -23,7 +23,7 @@ from smalti.cli.main import root
 from smalti.cli.serve import asked_token
 from smalti.errors import InputError
 from smalti.server.archive import ATTEMPTS_MAX, Archive
-from smalti.server.serve import listening
+from smalti.server.serve import POLLED, application, listening
 from smalti.server.site import ARCHIVE
 
 LATE = ("numpy", "PIL", "onnx", "smalti.runtime", "smalti.diffusion")
@@ -190,6 +190,13 @@ def test_what_cannot_be_served_is_refused_at_once(
     done = CliRunner().invoke(root, ["serve", "--port", "0", *arguments])
     assert done.exit_code == 2 and said in done.stderr
     assert not [*tmp_path.iterdir()]
+
+
+def test_addresses_that_are_polled_are_looked_for_first(tmp_path: Path, models: Path) -> None:
+    site = opened(tmp_path, models)
+    routes = [getattr(each, "path", "") for each in application(site).routes]
+    assert {*routes[:len(POLLED)]} <= {*POLLED} <= {*routes}
+    site.stop()
 
 
 def test_answers_are_sent_without_delay() -> None:

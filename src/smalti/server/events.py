@@ -108,8 +108,12 @@ class Events:
                 return
             self._changed[what, id] = None
             if not self._awake:
+                try:
+                    self._loop.call_soon_threadsafe(self._begin)
+                except RuntimeError:  # the loop has ended, and with it all pages
+                    self._loop = None
+                    return
                 self._awake = True
-                self._loop.call_soon_threadsafe(self._begin)
 
     async def stream(self, job: str | None = None) -> AsyncGenerator[bytes, None]:
         """The events of a page from now on, the whole state first; those of one job until it has

@@ -14,6 +14,8 @@ from smalti.server.site import Site
 
 PREVIEW_SIDE = 512
 """Pixels of the picture of a model, at most."""
+PREVIEW_SECONDS = 60
+"""For which a browser need not ask again whether it is another one."""
 
 
 def list_models(site: Site, call: Asking) -> Any:
@@ -55,8 +57,8 @@ def get_model_preview(site: Site, call: Asking) -> Response:
     digest = hashlib.sha256(b"%s %d %d" % (os.fsencode(picture), state.st_mtime_ns,
                                            state.st_size)).hexdigest()[:32]
     content = site.gallery.thumbnails.of(picture, f"models/{digest}", PREVIEW_SIDE)
-    return Response(content, media_type="image/webp", headers={
-        "cache-control": "private, no-cache", "etag": f'"{digest}"'})
+    return Response(content, media_type="image/webp",
+                    headers={"cache-control": f"private, max-age={PREVIEW_SECONDS}"})
 
 
 def get_model_defaults(site: Site, call: Asking) -> Any:

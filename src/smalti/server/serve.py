@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from smalti.errors import InputError
 from smalti.server import native, page_files
@@ -29,8 +30,12 @@ CONNECTIONS_MAX = 512
 GRACE_SECONDS = 2
 """For answers that are being sent when the server is stopped."""
 SWITCH_SECONDS = 0.0005
-"""After which the thread that answers lets one that makes pictures go on with Python: a step comes
-back from its kernels some ten times, and would wait for up to 5 ms each time."""
+"""After which the thread that answers lets one that makes pictures go on with Python. A step comes
+back from its kernels a few times; each time it would wait for up to 5 ms, Python's usual interval,
+while a hundred clients are answered."""
+POLLED = ("/internal/ping", "/api/jobs/{id}", "/sdapi/v1/progress", "/internal/progress",
+          "/v1/internal/ping", "/v1/internal/progress")
+"""What clients ask for all the time: looked for before the other hundred addresses."""
 TOKEN_CHARACTERS_MIN = 8
 """Fewer can be tried out over a network."""
 
@@ -45,10 +50,12 @@ def application(site: Site, host: str = "127.0.0.1", token: str | None = None) -
 
     names = {"localhost", socket.gethostname(), *({host} if not is_address(host) else ())}
     guard = Middleware(Guard, names=names, token=token, open_to_others=not is_loopback(host))
+    routes = [*page_files.routes(), *native.streams(site),
+              *(each.route(site) for each in native.ENDPOINTS), *sdapi_routes(site),
+              *openai_routes(site)]
     return Starlette(
-        routes=[*page_files.routes(), *native.streams(site),
-                *(each.route(site) for each in native.ENDPOINTS), *sdapi_routes(site),
-                *openai_routes(site)],
+        routes=sorted(routes, key=lambda each: not (
+            isinstance(each, Route) and each.path in POLLED)),
         middleware=[Middleware(Problems), guard], lifespan=lifespan,
         exception_handlers={HTTPException: refused, Exception: defect})
 
