@@ -13,6 +13,7 @@ from smalti.machine.unit_rates import unit_rates
 from smalti.schedule import GroupLimits, choose_group
 from smalti.schedule.group import GroupContraction, MatrixShape
 from smalti.schedule.group_work import GroupWork
+from smalti.schedule.space_group import schedules
 
 
 def device(name: str, shape: tuple[int, int, int], subgroup: int, registers: int) -> GroupLimits:
@@ -82,3 +83,20 @@ def test_occupancy_is_what_registers_and_shared_memory_leave() -> None:
     assert work.resident(small) > work.resident(large) >= 1
     few = replace(work, rates=replace(work.rates, shared_bytes=small.shared_bytes()))
     assert few.resident(small) == 1
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_few_work_groups_may_stage_deeper(name: str) -> None:
+    """Where each only waits for its chunks; not where most rows of a matrix would be empty."""
+    def deepest(rows: int) -> int:
+        kernel = contraction(linear((rows,), 768, 320))
+        return max(s.tile_k for s in schedules(kernel, DEVICES[name], "f16") if s.matrix)
+
+    assert deepest(77) > deepest(8192) == deepest(4)
+
+
+@pytest.mark.parametrize(("name", "ahead"), [("rx_9070_xt", True), ("rtx_4070", True),
+                                             ("arc_b580", False), ("arc_a770", False)])
+def test_chunks_are_loaded_ahead_where_registers_are_left(name: str, ahead: bool) -> None:
+    kernel = contraction(Conv(320, 32, 32, 320).graph())
+    assert all(s.ahead == ahead for s in schedules(kernel, DEVICES[name], "f16") if s.matrix)

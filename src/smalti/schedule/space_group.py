@@ -122,7 +122,11 @@ def _direct(e: Extents, weights: str) -> Iterator[GroupContraction]:
 def _matrices(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
               work: GroupWork) -> Iterator[GroupContraction]:
     """Blocks of sums of a subgroup, some of them down and some across a tile: any number, as 320
-    channels are no power of two. Chunks are as deep as registers have room for."""
+    channels are no power of two. Chunks are as deep as registers have room for, and deeper ones are
+    tried where work-groups are so few that each only waits for its chunks.
+
+    On Intel's units, which have matrices of 8 rows, chunks are not loaded ahead: registers of all
+    invocations of a subgroup are one file there, and addresses of factors fill it."""
     subgroup, sums = matrix_subgroup(shape, limits), limits.registers * SUMS_SHARE
     chunks = tuple(dict.fromkeys((max(32, shape.depth), shape.depth)))
     for block_m, block_n in product(MATRIX_BLOCKS, MATRIX_BLOCKS):
@@ -140,7 +144,7 @@ def _matrices(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
             fitting = [s for s in found if work.held(s) <= SURE * limits.registers]
             yield fitting[0] if fitting else found[-1]
             deeper = replace(found[0], tile_k=2 * found[0].tile_k)
-            if fitting and work.groups(deeper) <= work.units and (
+            if fitting and work.rows >= shape.rows and work.groups(deeper) <= work.units and (
                     work.held(deeper) <= SURE * limits.registers):
                 yield deeper
 
