@@ -213,3 +213,18 @@ def test_what_lies_over_another_is_said_to_be() -> None:
     x, y = b.binding("x", "f32", 32, "read_write"), b.binding("y", "f32", 32, "write")
     b.store(y, b.invocation, b.load(x, b.invocation))
     assert len(lines(listing(emit(b.finish((1, 1, 1)), RICH)), "Decorate", "Aliased")) == 2
+
+
+def test_loops_ask_before_their_turns_where_registers_are_few(validate) -> None:
+    """What a loop carries has two registers where it asks behind its turns."""
+    b = Builder("sum", 64)
+    x, y = b.binding("x", "f32", 64, "read"), b.binding("y", "f32", 64, "write")
+    total = b.variable(0.0)
+    with b.loop(b.let(b.invocation // 3)) as turn:
+        b.set(total, total + b.load(x, turn))
+    b.store(y, b.invocation, total)
+    program = b.finish((1, 1, 1))
+    for limits, asked in ((RICH, 2), (replace(RICH, registers=128), 1)):
+        text = listing(emit(program, limits))
+        assert len(lines(text, "= ULessThan")) == asked
+        validate(emit(program, limits), "vulkan1.3")

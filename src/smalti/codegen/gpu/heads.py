@@ -73,9 +73,9 @@ class Heads(Generic[Schedule]):
     def end(self, count: int, step: int) -> Expr:
         """Where a loop ends that takes `step` of `count` at a time.
 
-        Drivers turn a loop whose first turn is certain so that it is tested at its end, and what
-        it carries then has two registers; short loops they write out, with addresses for each
-        turn. Where registers are few, the end is thus one that they cannot work out.
+        Where registers are few, it is one that drivers cannot work out: they would test the loop
+        behind its turns, and what it carries have two registers; or write out short loops, with
+        addresses for each turn.
         """
         end = number(count, U32)
         if not self.few_registers or count <= step:

@@ -66,6 +66,7 @@ def emit(program: GroupProgram, limits: GroupLimits) -> bytes:
     """
     return Emitter(program, limits).module()
 
+
 class Emitter:
     """Writes one program."""
 
@@ -338,25 +339,31 @@ class Emitter:
 
     def _loop(self, statement: Loop) -> None:
         """A loop that asks behind each turn whether there is another, and before the first where
-        that is not known: what all turns have in common is taken out of such loops only."""
+        that is not known: what all turns have in common is taken out of such loops only. But what
+        they carry has two registers then, so where these are few, a loop whose end is not known
+        asks before each turn."""
         a = self.assembler
         start, stop = self.value(statement.start), self.value(statement.stop)
         if isinstance(statement.start, Number) and isinstance(statement.stop, Number) \
                 and statement.start.value < statement.stop.value:
             self._turns(statement, start, stop)
+        elif self.limits.few_registers:
+            self._turns(statement, start, stop, before=True)
         else:
             self._either(a.op("ULessThan", a.type(BOOL), start, stop),
                          lambda: self._turns(statement, start, stop))
 
-    def _turns(self, statement: Loop, start: int, stop: int) -> None:
+    def _turns(self, statement: Loop, start: int, stop: int, before: bool = False) -> None:
+        """The turns of a loop, with the question `before` each or behind it."""
         a = self.assembler
         header, body, again, end, counter, following = (a.id() for _ in range(6))
-        before = self._block
+        entry = self._block
         a.do("Branch", header)
         self._begin(header)
-        a.code += (7 << 16 | OPCODES["Phi"][0], a.u32, counter, start, before, following, again)
+        a.code += (7 << 16 | OPCODES["Phi"][0], a.u32, counter, start, entry, following, again)
+        inside = a.op("ULessThan", a.type(BOOL), counter, stop) if before else 0
         a.do("LoopMerge", end, again, 0)
-        a.do("Branch", body)
+        self._jump(inside, body, end)
         self._begin(body)
         self._names[statement.counter] = counter
         self._run(statement.body)
@@ -364,9 +371,15 @@ class Emitter:
         self._begin(again)
         a.code += (5 << 16 | OPCODES["IAdd"][0], a.u32, following, counter,
                    a.number(statement.step))
-        inside = a.op("ULessThan", a.type(BOOL), following, stop)
-        a.do("BranchConditional", inside, header, end)
+        self._jump(0 if before else a.op("ULessThan", a.type(BOOL), following, stop), header, end)
         self._begin(end)
+
+    def _jump(self, condition: int, there: int, otherwise: int) -> None:
+        """Go `there` if a condition holds, 0 for always."""
+        if condition:
+            self.assembler.do("BranchConditional", condition, there, otherwise)
+        else:
+            self.assembler.do("Branch", there)
 
     def _branch(self, statement: Branch) -> None:
         otherwise = statement.otherwise
@@ -394,4 +407,3 @@ class Emitter:
         """Begin a block."""
         self.assembler.do("Label", label)
         self._block = label
-
