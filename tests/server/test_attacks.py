@@ -71,6 +71,7 @@ def state(client: Client) -> tuple[object, ...]:
 ATTACKS = all_attacks()
 
 
+@pytest.mark.filterwarnings("ignore:Tag data larger", "ignore:Corrupt EXIF")
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.title)
 def test_an_attack_is_refused_within_a_second_and_changes_nothing(
         open_one: Client, closed: Client, attack: Attack) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from served import HOST, Client, opened, served
+from served import HOST, SECONDS, Client, opened, served
 
 from smalti.errors import InputError
 from smalti.server import endpoint
@@ -31,6 +33,19 @@ def test_what_may_come_comes(client: Client, headers: dict[str, str]) -> None:
 def test_content_that_grows_is_cut_off(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "BODY_BYTES_MAX", 1000)
     assert client.ask("POST", "/api/jobs", b" " * 1001, JSON).status == 413
+
+
+def test_contents_that_come_at_a_time_are_bounded(client: Client, monkeypatch: pytest.MonkeyPatch
+                                                  ) -> None:
+    monkeypatch.setattr(endpoint, "COMING_BYTES_MAX", 1000)
+    with socket.create_connection((HOST, client.port)) as slow:
+        slow.sendall(f"POST /api/jobs HTTP/1.1\r\nHost: {HOST}:{client.port}\r\nContent-Type: "
+                     f"application/json\r\nContent-Length: 950\r\n\r\n{' ' * 900}".encode())
+        until = time.monotonic() + SECONDS
+        while client.ask("POST", "/api/jobs", b" " * 200, JSON).status != 503:
+            assert time.monotonic() < until
+    while client.ask("POST", "/api/jobs", b" " * 200, JSON).status != 400:
+        assert time.monotonic() < until
 
 
 def test_every_answer_says_how_browsers_treat_it(client: Client) -> None:

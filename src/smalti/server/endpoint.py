@@ -28,6 +28,9 @@ BODY_SECONDS_MAX = 60.0
 """In which the content of a request must have come, so that nobody holds connections open."""
 SMALL_BYTES = 1 << 14
 """Of content that is read at once: less than a tenth of a millisecond, and than a thread costs."""
+COMING_BYTES_MAX = 8 * BODY_BYTES_MAX
+"""Of the contents of all requests that come at a time: they are kept in memory until each is whole.
+"""
 RETRY_SECONDS = 5
 """After which a client that was told that the queue is full may ask again."""
 
@@ -150,17 +153,23 @@ def told_whether(name: str, value: object) -> bool:
 
 async def read_content(request: Request) -> bytes | Response:
     """What a request sends, or why it is refused."""
-    content = bytearray()
+    content, everyone = bytearray(), request.app.state
     try:
         async with asyncio.timeout(BODY_SECONDS_MAX):
             async for chunk in request.stream():
                 content += chunk
+                everyone.coming = getattr(everyone, "coming", 0) + len(chunk)
                 if len(content) > BODY_BYTES_MAX:
                     return too_large()
+                if everyone.coming > COMING_BYTES_MAX:
+                    return problem(503, "Busy", "too many large requests come at a time; try again",
+                                   {"retry-after": str(RETRY_SECONDS)})
     except TimeoutError:
         return problem(408, "Timeout", f"the content did not come within {BODY_SECONDS_MAX:g} s")
     except ClientDisconnect:
         return problem(400, "BadRequest", "the content did not come")
+    finally:
+        everyone.coming = getattr(everyone, "coming", 0) - len(content)
     return bytes(content)
 
 
