@@ -11,7 +11,7 @@ import pytest
 import webuiapi
 from safetensors.numpy import save_file
 from served import HOST, Client, opened, served
-from tiny_model import TINY
+from tiny_model import TINY, tiny_weights
 
 from smalti.benchmark.weights import seeded
 from smalti.models import ControlNetConfig, SrvggConfig, controlnet_graph, upscaler_graph
@@ -33,6 +33,10 @@ def equipped(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
     graph = upscaler_graph(SrvggConfig(4, 1, 2), 1, 8, 8)
     save_file({name: seeded(name, value.shape) for name, value in graph.parameters.items()},
               root / "models" / "ESRGAN" / "RealESRGAN_x4plus.safetensors")
+    (root / "models" / "VAE").mkdir()
+    save_file({name.removeprefix("first_stage_model."): value
+               for name, value in tiny_weights().items() if name.startswith("first_stage_model.")},
+              root / "models" / "VAE" / "own.vae.safetensors")
     (root / "styles.csv").write_text(
         'name,prompt,negative_prompt\noil,"oil on canvas",blurry\nphoto,a photo of {prompt},\n')
     return root

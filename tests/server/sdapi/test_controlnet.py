@@ -21,6 +21,19 @@ SMALL = {"prompt": "a red apple", "width": 16, "height": 16, "steps": 2, "seed":
          "sd_model_checkpoint": "tiny"}
 
 
+def test_a_unit_says_what_a_controlnet_reads_and_when(equipped: Path) -> None:
+    unit = webuiapi.ControlNetUnit(image=SCENE, model="edges/diffusion_pytorch_model [0123abcd]",
+                                   module="invert", weight=0.7, guidance_start=0.2,
+                                   resize_mode="Crop and Resize").to_dict()
+    found = control(unit, ModelFolders([equipped]), (16, 16))
+    with image_of(found.pop("picture")) as read:
+        assert read.size == (16, 16)
+        assert read.getpixel((0, 0))[0] > 240 > 15 > read.getpixel((0, 15))[0]  # the other way up
+    assert found == {"model": "edges/diffusion_pytorch_model.safetensors", "strength": 0.7,
+                     "start": 0.2, "end": 1.0}
+
+
+@pytest.mark.sweep
 def test_a_unit_of_controlnet_steers_the_picture_and_does_not_stay(
         api: webuiapi.WebUIApi, client: Client) -> None:
     net = api.controlnet_model_list()[0]
@@ -90,5 +103,7 @@ def test_preprocessors_make_what_their_names_say(api: webuiapi.WebUIApi, client:
                                                  "controlnet_input_images": [base64_of(half)]})
     assert refused.status == 422 and "there are none, canny" in refused.json["message"]
     assert client.post("/controlnet/detect", {}).status == 422
+    with pytest.raises(InputError, match="cut it, or give a smaller"):
+        detected(Image.new("RGB", (9000, 1)), "canny")
     types = client.get("/controlnet/control_types").json["control_types"]
     assert "canny" in types["All"]["module_list"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import threading
 from typing import Any
 
 import pytest
 import webuiapi
 from PIL import Image
-from served import Client, base64_of
+from served import SECONDS, Client, base64_of
 
 SCENE = Image.linear_gradient("L").resize((32, 16)).convert("RGB")
 
@@ -42,3 +43,20 @@ def test_extras_that_cannot_be_are_refused(client: Client, fields: dict[str, Any
                                            ) -> None:
     answer = client.post("/sdapi/v1/extra-single-image", {"image": base64_of(SCENE), **fields})
     assert answer.status == 422 and said in answer.json["message"]
+
+
+def test_a_picture_that_is_cancelled_while_it_waits_is_told(client: Client) -> None:
+    client.post("/api/jobs/pause")
+    answers: list[Any] = []
+    begun = threading.Event()
+    asking = threading.Thread(target=lambda: answers.append(client.post(
+        "/sdapi/v1/extra-batch-images", {"upscaler_1": "RealESRGAN_x4plus", "imageList": [
+            {"data": base64_of(SCENE), "name": "a"}]})))
+    with client.site.queue.watching(lambda id: begun.set()):
+        asking.start()
+        assert begun.wait(SECONDS)
+    for id in client.site.archive.order():
+        client.ask("DELETE", f"/api/jobs/{id}")
+    asking.join(SECONDS)
+    client.post("/api/jobs/pause", {"paused": False})
+    assert answers[0].status == 500 and "cancelled" in answers[0].json["message"]

@@ -27,7 +27,8 @@ def test_what_programs_list_is_there(api: webuiapi.WebUIApi, client: Client) -> 
     assert [each["name"] for each in api.get_prompt_styles()] == ["oil", "photo"]
     assert api.get_latent_upscale_modes() == [{"name": "Latent"}]
     assert api.get_realesrgan_models()[0]["name"] == "RealESRGAN_x4plus"
-    assert api.get_hypernetworks() == api.get_face_restorers() == api.get_sd_vae() == []
+    assert api.get_hypernetworks() == api.get_face_restorers() == []
+    assert [each["model_name"] for each in api.get_sd_vae()] == ["own.vae.safetensors"]
     assert api.get_memory()["ram"]["total"] > 0 and api.get_cmd_flags()["api"]
     assert api.get_embeddings() == {"loaded": {}, "skipped": {}}
     for path in ("sd-modules", "extensions", "script-info"):
@@ -116,6 +117,18 @@ def test_easy_diffusion_makes_a_picture(client: Client, equipped: Path) -> None:
         "upscaler_1": "R-ESRGAN 4x+", "upscaling_resize": 4,
         "imageList": [{"data": base64_of(SCENE), "name": "a"}]})
     assert image_of(upscaled.json["images"][0]).size == (128, 64)
+
+
+@pytest.mark.parametrize("by_path", [False, True])
+def test_parts_of_a_model_are_given_by_name_or_path(client: Client, equipped: Path, by_path: bool
+                                                    ) -> None:
+    place = equipped / "models" / "VAE" / "own.vae.safetensors"
+    given = [str(place) if by_path else "own.vae.safetensors"]
+    assert client.post("/sdapi/v1/options", {"forge_additional_modules": given}).status == 200
+    assert client.get("/sdapi/v1/options").json["forge_additional_modules"] == given
+    answer = client.post("/sdapi/v1/txt2img", {"prompt": "a", "steps": 1})
+    assert json.loads(answer.json["info"])["sd_vae_name"] == "own.vae.safetensors"
+    client.post("/sdapi/v1/options", {"forge_additional_modules": []})
 
 
 @pytest.mark.parametrize("fields", [{"sampler_name": "none"}, {"width": 17},

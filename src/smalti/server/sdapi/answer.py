@@ -32,6 +32,13 @@ def failed(job: JobRecord) -> Response | None:
                    job.message or "the server was stopped")
 
 
+def unmade(job: JobRecord) -> Response | None:
+    """That a job was cancelled, of which all pictures are wanted; None for one that was not."""
+    if job.state != CANCELLED:
+        return None
+    return problem(500, "Cancelled", "the picture was cancelled before it was made")
+
+
 def made(webui: WebUi, fields: dict[str, Any], job: JobRecord) -> Response:
     """The answer to txt2img or img2img."""
     if (refused := failed(job)) is not None:
@@ -62,7 +69,7 @@ def enlarged(webui: WebUi, fields: dict[str, Any], made: JobRecord | Image.Image
     pictures = site.archive.pictures(job=made.id)
     path = next((path for each in pictures if (path := site.gallery.file(each))), None)
     if path is None:
-        return ""  # it was cancelled
+        return ""  # somebody deleted it just now
     if fields.get("resize_mode") == 1:
         with Image.open(path) as picture:
             found = as_base64(cropped(picture, fields))

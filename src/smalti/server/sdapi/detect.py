@@ -6,6 +6,7 @@ Those that need no network are here; all others are refused by name.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,10 @@ Pixels = np.ndarray
 RESOLUTION = 512
 """Pixels of the shorter side in which a picture is looked at, where nothing else is said."""
 RESOLUTION_MIN, RESOLUTION_MAX = 64, 2048
+PIXELS_MAX = RESOLUTION_MAX * RESOLUTION_MAX
+"""That a module looks at: for the edges of these it takes half a gigabyte."""
+TURN = threading.Lock()
+"""One picture is looked at at a time, whatever clients send at once."""
 DEFAULT = -1
 """A number that says: what is usual."""
 GRADIENT_MAX = 2040
@@ -105,12 +110,15 @@ def detected(picture: Image.Image, module: object, resolution: object = DEFAULT,
     if made.sized:
         factor = short / min(seen.size)
         size = [max(1, round(extent * factor)) for extent in seen.size]
-        if max(size) > RESOLUTION_MAX * 4:
-            raise InputError(f"a picture of {seen.width} x {seen.height} is too long for a "
-                             f"preprocessor; cut it")
+        if size[0] * size[1] > PIXELS_MAX:
+            raise InputError(f"a picture of {seen.width} x {seen.height} becomes one of "
+                             f"{size[0]} x {size[1]} for the module; expected at most "
+                             f"{PIXELS_MAX >> 20} million pixels; cut it, or give a smaller "
+                             f"processor_res")
         seen = seen.resize((size[0], size[1]), Image.Resampling.BOX if factor < 1 else
                            Image.Resampling.BICUBIC)
-    return made.make(seen, *numbers)
+    with TURN:
+        return made.make(seen, *numbers)
 
 
 def number(what: str, given: object, usual: float, least: float, most: float) -> float:

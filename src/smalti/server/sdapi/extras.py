@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from PIL import Image, ImageOps
 
 from smalti.diffusion.kinds import NumberKind, WholeKind
@@ -29,8 +31,10 @@ ANY = ("show_extras_results", "codeformer_weight", "upscale_first")
 """Fields that change nothing without faces that are restored."""
 PICTURES_MAX = 64
 """Of one request: as many as of a batch."""
-PIXELS_MAX = 1 << 28
-"""Of a picture that is resized, as of one that a network enlarges."""
+PIXELS_MAX = 1 << 26
+"""Of a picture that is resized, 8192 x 8192: it takes a quarter of a gigabyte."""
+TURN = threading.Lock()
+"""One picture is resized at a time, whatever clients send at once."""
 
 
 def pictures_of(fields: Request) -> list[Image.Image]:
@@ -101,7 +105,8 @@ def resampled(shown: Image.Image, fields: Request, factor: float) -> Image.Image
     if width * height > PIXELS_MAX:
         raise InputError(f"a picture of {shown.width} x {shown.height} would become one of more "
                          f"than {PIXELS_MAX >> 20} million pixels")
-    return shown.resize((width, height), how)
+    with TURN:
+        return shown.resize((width, height), how)
 
 
 def cropped(shown: Image.Image, fields: Request) -> Image.Image:

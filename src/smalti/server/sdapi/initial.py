@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,9 @@ BLUR = 4
 FILL, ORIGINAL = 0, 1
 RADII = (256, 64, 16, 4, 2, 1)
 """Of the blurs, in pixels, that carry colours under a mask: far ones first, near ones over them."""
+
+TURN = threading.Lock()
+"""One picture is filled at a time, whatever clients send at once."""
 
 Change = Callable[[Image.Image], Image.Image]
 
@@ -87,11 +91,13 @@ def filled(shown: Image.Image, mask: Image.Image) -> Image.Image:
     pixels = np.asarray(whole)
     kept = Image.fromarray(pixels * known[..., None])
     weight = Image.fromarray(np.where(known, 255, 0).astype(np.uint8))
-    result = np.broadcast_to(pixels[known].mean(axis=0), pixels.shape)
-    for radius in RADII:
-        blur = ImageFilter.GaussianBlur(radius)
-        share = np.asarray(weight.filter(blur), np.float32)[..., None] / 255
-        colours = np.asarray(kept.filter(blur), np.float32)
-        result = result * (1 - share) + colours
+    with TURN:
+        result = np.broadcast_to(pixels[known].mean(axis=0, dtype=np.float64), pixels.shape)
+        result = result.astype(np.float32)
+        for radius in RADII:
+            blur = ImageFilter.GaussianBlur(radius)
+            share = np.asarray(weight.filter(blur), np.float32)[..., None] / 255
+            result *= 1 - share
+            result += np.asarray(kept.filter(blur), np.float32)
     result = np.where(known[..., None], pixels, result)
     return Image.fromarray(np.rint(result).astype(np.uint8))

@@ -47,9 +47,15 @@ EASY_DIFFUSION = Dialect("/v1", 404, 500, "")
 def routes(site: Site) -> list[Route]:
     """The routes of this API."""
     webui = WebUi(site)
-    return [route for dialect in (WEB_UI, EASY_DIFFUSION)
-            for route in (*_making(webui, dialect), *(
-                each.route(site) for each in endpoints(webui, dialect)))]
+
+    async def ping(request: Request) -> Response:
+        return PlainTextResponse("OK")
+
+    found = [Route(f"{EASY_DIFFUSION.prefix}/internal/ping", ping, methods=["GET"])]
+    for dialect in (WEB_UI, EASY_DIFFUSION):
+        found += _making(webui, dialect)
+        found += [each.route(site) for each in endpoints(webui, dialect)]
+    return found
 
 
 def _making(webui: WebUi, dialect: Dialect) -> list[Route]:
@@ -95,7 +101,7 @@ def _made(webui: WebUi, fields: dict[str, Any], job: JobRecord) -> Response:
 async def _enlarged(webui: WebUi, fields: dict[str, Any], request: Request) -> Response:
     """The pictures of a request, enlarged one after the other in the queue."""
     from smalti.server.sdapi import extras
-    from smalti.server.sdapi.answer import enlarged, failed
+    from smalti.server.sdapi.answer import enlarged, failed, unmade
 
     folders = await asyncio.to_thread(webui.site.folders)
 
@@ -120,7 +126,7 @@ async def _enlarged(webui: WebUi, fields: dict[str, Any], request: Request) -> R
             return made
         if isinstance(made, JobRecord):
             made = await waited(webui.site, made, request)
-            if (refused := failed(made)) is not None:
+            if (refused := failed(made) or unmade(made)) is not None:
                 return refused
         images.append(await asyncio.to_thread(enlarged, webui, fields, made))
     texts = {"html_info": ""}
@@ -269,9 +275,6 @@ def endpoints(webui: WebUi, dialect: Dialect) -> list[Endpoint]:
         waiting = [names.get(id, id) for id in site.archive.order()]
         return {"size": len(waiting), "tasks": waiting}
 
-    def ping(site: Site, call: Asking) -> Response:
-        return PlainTextResponse("OK")
-
     inner = [
         ("GET", "options", get_options), ("POST", "options", set_options),
         ("POST", "interrupt", interrupt), ("POST", "skip", interrupt),
@@ -292,8 +295,6 @@ def endpoints(webui: WebUi, dialect: Dialect) -> list[Endpoint]:
              *(Endpoint(method, f"{start}{path}", path, answer) for method, path, answer in outer),
              Endpoint("GET", f"{start}/sdapi/v1/progress", "progress", progress,
                       query={"skip_current_image": {"type": "boolean"}}, at_once=progress_now)]
-    if dialect is EASY_DIFFUSION:
-        found.append(Endpoint("GET", f"{start}/internal/ping", "ping", ping))
     return [replace(each, query={**each.query, **IGNORED}) for each in found]
 
 
