@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from served import HOST, SECONDS, Client
 
+from smalti.server import archive as archive_module
 from smalti.server import events as events_module
 from smalti.server.archive import Archive
 from smalti.server.events import Events
@@ -168,6 +169,46 @@ def test_a_page_that_takes_nothing_is_told_the_whole_state_again(
         await stream.aclose()
 
     asyncio.run(scenario())
+
+
+def test_jobs_that_are_forgotten_are_gone(queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+                                          ) -> None:
+    monkeypatch.setattr(events_module, "ROUND_SECONDS", 0.001)
+    monkeypatch.setattr(archive_module, "JOBS_KEPT", 1)
+
+    async def scenario() -> None:
+        events = Events(queue)
+        stream, heard = events.stream(), []
+        await said(stream)
+        ids = [queue.submit({"prompt": "a"}).id for _ in range(4)]
+        for id in ids:
+            queue.cancel(id)
+            await asyncio.sleep(0.002)  # the clock of some systems does not tell them apart
+        while ("gone", {"id": ids[0]}) not in heard:
+            heard += await said(stream)
+        await stream.aclose()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.sweep
+def test_a_page_that_reads_nothing_holds_nobody_up_and_takes_no_memory(client: Client) -> None:
+    client.post("/api/jobs/pause")
+    deaf = socket.create_connection((HOST, client.port), SECONDS)
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    deaf.sendall(f"GET /api/events HTTP/1.0\r\nHost: {HOST}:{client.port}\r\n\r\n".encode())
+    with page(client) as other:
+        ids = [client.post("/api/jobs", {**APPLE, "prompt": "a" * 30_000}).json["id"]
+               for _ in range(120)]
+        other.until(lambda name, data: name == "job" and data["id"] == ids[-1])
+        most = max(sum(map(len, each.pending.values()))
+                   for each in client.site.events._listeners)
+        assert most <= events_module.PENDING_BYTES_MAX
+        for id in ids:
+            client.ask("DELETE", f"/api/jobs/{id}")
+        other.until(lambda name, data: name == "queue" and not data["order"])
+    deaf.close()
+    client.post("/api/jobs/pause", {"paused": False})
 
 
 def test_a_state_that_is_told_is_never_followed_by_an_older_one(

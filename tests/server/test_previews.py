@@ -11,15 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from PIL import Image
 from served import SECONDS, Client
 
+from smalti.benchmark.weights import seeded
 from smalti.diffusion.result import Step
 from smalti.errors import NumericsError
+from smalti.models import TaesdConfig, taesd_decoder_graph
 from smalti.models.config import FLUX_VAE, SD_VAE, SDXL_VAE, VaeConfig
 from smalti.server import previews as previews_module
 from smalti.server.models import ModelFile
-from smalti.server.previews import Previews, TinyDecoder, tiny_file
+from smalti.server.previews import Previews, TinyDecoder, TinyDecoders, tiny_file
 
 OWN = VaeConfig(8, (8, 8), 1, z_channels=4)
 """An autoencoder whose latents nobody has published anything about."""
@@ -127,6 +130,26 @@ def test_tiny_autoencoders_are_known_by_name() -> None:
     assert tiny_file(OWN, found) is None and tiny_file(SD_VAE, files("other.pth")) is None
 
 
+def test_a_file_of_taesd_is_opened_once_and_a_damaged_one_is_told(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = TaesdConfig(4, 8, (1, 1), (1, 1))
+    graph = taesd_decoder_graph(config, 1, 1, 1)
+    path = tmp_path / "taesd_decoder.safetensors"
+    safetensors.numpy.save_file({name.removeprefix("taesd.decoder."): seeded(name, value.shape)
+                                 for name, value in graph.parameters.items()}, path)
+    file = ModelFile("t", path, 1, "taesd", "", "", True, "", {})
+    decoders = TinyDecoders("cpu", 1)
+    found = decoders.of(SD_VAE, [file])
+    assert found is not None and found is decoders.of(SD_VAE, [file])
+    found.credit = 1.0
+    picture = found.decoded(np.zeros((4, 2, 3), np.float32), 99)
+    assert picture is not None and picture.size == (6, 4)
+    assert decoders.of(SDXL_VAE, [file]) is None
+    path.write_bytes(b"nothing")
+    assert TinyDecoders("cpu", 1).of(SD_VAE, [file]) is None
+    assert "is not used for previews" in capsys.readouterr().err
+
+
 def test_the_colours_of_an_unknown_autoencoder_are_seen_in_its_first_picture(client: Client
                                                                               ) -> None:
     previews = client.site.previews
@@ -156,6 +179,8 @@ def test_a_job_that_runs_is_shown(client: Client) -> None:
     assert quiet["current_image"] is None and quiet["state"]["job"] == job
     client.ask("DELETE", f"/api/jobs/{job}")
     client.site.queue.wait(job, SECONDS)
+    assert client.get(address).status == 200, "for those who come a moment later"
+    client.site.previews._ended.clear()
     assert "no preview of this job" in client.get(address).json["message"]
     assert "there is no job" in client.get("/api/jobs/none/preview").json["message"]
 

@@ -106,6 +106,7 @@ class JobQueue:
                 raise QueueStateError(f"the job {id} is {job.state} already; only one that waits "
                                       f"or runs can be cancelled")
         self._tell(id)
+        self._trim()
         return self.job(id)
 
     def cancel_all(self) -> None:
@@ -240,7 +241,12 @@ class JobQueue:
         with self._changed:
             self.archive.end(job, (RUNNING,), pictures)
             self._forget(job.id)
-        for id in (job.id, *self.archive.trim()):
+        self._tell(job.id)
+        self._trim()
+
+    def _trim(self) -> None:
+        """Forget jobs that ended long ago."""
+        for id in self.archive.trim():
             self._tell(id)
 
     def _forget(self, id: str) -> None:
