@@ -22,6 +22,10 @@ const LOADED = ["model", "vae", "text_encoders", "loras", "device"];
 /** The request that Create sends. */
 export function request() {
   const found = { ...asked.value, prompt: asked.value.prompt ?? "" };
+  const known = options.value;
+  for (const name of Object.keys(found)) { // what an older version of the page remembered
+    if (known.prompt && !(name in known)) delete found[name];
+  }
   if (given.value) {
     found.image = given.value.image;
     if (given.value.mask) found.mask = given.value.mask;

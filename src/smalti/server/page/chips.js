@@ -160,26 +160,37 @@ function More({ close }) {
       data-first onInput=${(event) => setSearch(event.target.value)} />
     ${[...groups].map(([group, each]) => html`<section class="more-group">
       <h3>${GROUPS[group] ?? group}</h3>
-      <div class="more-options">${each.map((name) => name === "vae" || name === "text_encoders"
-        || name === "hires_upscaler" ? html`<${FileOption} name=${name} />`
-        : html`<${Option} name=${name} />`)}</div></section>`)}
+      <div class="more-options">${inOrder(each).map((name) => name in KINDS
+        ? html`<${FileOption} name=${name} />` : html`<${Option} name=${name} />`)}</div>
+    </section>`)}
     ${names.length === 0 && html`<p class="quiet-text">No setting has “${search}” in its name or in
       what it is for.</p>`}<//>`;
 }
 
+/** Options that one chip has together follow the first of them. */
+const inOrder = (names) => [...new Set(names.flatMap((name) => TOGETHER[leader(name)] ?? [name]))]
+  .filter((name) => names.includes(name));
+
 const KINDS = { vae: "vae", text_encoders: "text-encoder", hires_upscaler: "esrgan" };
 
-/** An option that names files of a kind. */
+/** An option that names a file of a kind, or several. */
 export function FileOption({ name }) {
   const schema = options.value[name];
   const several = schema.type === "array";
-  const now = several ? (asked.value[name] ?? [])[0] : asked.value[name];
-  const id = `option-${name}`;
-  return html`<div class="option"><div class="option-head"><label for=${id}>${title(name)}</label>
-    </div><select id=${id} value=${now ?? ""} onChange=${(event) => {
-      const chosen = event.target.value || null;
-      say(name, several && chosen ? [chosen] : chosen);
-    }}><option value="">${schema.usual ?? "the model's own"}</option>
-    ${ofKind(KINDS[name]).map((each) => html`<option value=${each.name}>${each.name}</option>`)}
-    </select><p class="help">${schema.description}</p></div>`;
+  const chosen = several ? asked.value[name] ?? [] : [asked.value[name]].filter(Boolean);
+  const room = chosen.length < (schema.maxItems ?? 1);
+  const take = (at, file) => {
+    const next = [...chosen.slice(0, at), file, ...chosen.slice(at + 1)].filter(Boolean);
+    say(name, several ? (next.length ? next : null) : file || null);
+  };
+  const rows = room ? [...chosen, ""] : chosen;
+  return html`<div class="option"><div class="option-head"><label for=${`option-${name}`}>
+      ${title(name)}</label></div>
+    ${rows.map((file, at) => html`<select id=${at === 0 ? `option-${name}` : undefined} key=${at}
+      aria-label=${at === 0 ? undefined : `${title(name)}, ${at + 1}`} value=${file}
+      onChange=${(event) => take(at, event.target.value)}>
+      <option value="">${at > 0 ? "none" : schema.usual ?? "the model's own"}</option>
+      ${ofKind(KINDS[name]).map((each) => html`<option value=${each.name}>${each.name}</option>`)}
+      </select>`)}
+    <p class="help">${schema.description}</p></div>`;
 }

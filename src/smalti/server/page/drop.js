@@ -32,12 +32,12 @@ function listening(setOver) {
       if (!hasFile(event)) return;
       event.preventDefault();
       setOver(false);
-      take(event.dataTransfer.files[0]);
+      takeOver(event.dataTransfer.files[0]);
     },
     paste: (event) => {
       const file = [...event.clipboardData?.files ?? []].find((each) =>
         each.type.startsWith("image/"));
-      if (file) take(file);
+      if (file) takeOver(file);
     },
   };
   for (const [name, action] of Object.entries(on)) addEventListener(name, action);
@@ -45,8 +45,8 @@ function listening(setOver) {
 }
 
 /** Take over the settings of a picture's file; one without any is what the next begins with. */
-export function take(file) {
-  return attempt(async () => {
+export function takeOver(file) {
+  return file && attempt(async () => {
     try {
       const { request } = await metadata(file);
       useAll(request);

@@ -1,5 +1,6 @@
 // Fields that are made of the JSON Schema of an option: its type, range, default and help.
 
+import { useState } from "./vendor/hooks.js";
 import { html, sentence } from "./ui.js";
 import { about, asked, differs, options, say, usual } from "./state.js";
 
@@ -26,6 +27,8 @@ const SLIDERS = {
   padding: [0, 256, 8], refiner_switch: [0, 1, 0.05], steps: [1, 60, 1], strength: [0.05, 1, 0.05],
   variation_strength: [0, 1, 0.05], width: [64, 2048, 64],
 };
+
+const SHORT = 12; // letters that a field of a number has room for
 
 /** What an option is where nothing is said, in a few words. */
 function usually(name) {
@@ -75,22 +78,29 @@ function Control({ id, name, schema }) {
   />`;
 }
 
-/** One of some names; with `open` also what is written. */
+/** One of some names; where `open`, also what is written: "other" asks for it. */
 function Choice({ id, schema, names, value, change, open = false }) {
-  const all = value !== null && value !== undefined && !names.includes(value)
-    ? [value, ...names] : names;
+  const given = value !== null && value !== undefined;
+  const [writing, write] = useState(open && given && !names.includes(value));
   const own = schema.default === undefined || schema.default === null;
-  if (open && all.length > names.length) {
-    return html`<input type="text" id=${id} value=${value} list=${`${id}-names`}
-      onChange=${(event) => change(event.target.value || null)} />
-      <datalist id=${`${id}-names`}>${names.map((each) => html`<option value=${each} />`)}
-      </datalist>`;
+  if (writing) {
+    return html`<span class="row"><input type="text" id=${id} value=${value ?? ""}
+      aria-describedby=${`${id}-help`} onChange=${(event) => change(event.target.value || null)} />
+      <button type="button" class="quiet small" onClick=${() => {
+        write(false);
+        change(null);
+      }}>Choose</button></span>`;
   }
+  const take = ({ target }) => target.value === OTHER ? write(true) : change(target.value || null);
   return html`<select id=${id} value=${value ?? ""} aria-describedby=${`${id}-help`}
-    onChange=${(event) => change(event.target.value || null)}>
+    onChange=${take}>
     ${own && html`<option value="">${schema.usual ?? "the model's own"}</option>`}
-    ${all.map((each) => html`<option value=${each}>${each || "off"}</option>`)}</select>`;
+    ${names.map((each) => html`<option value=${each}>${each || "off"}</option>`)}
+    ${open && html`<option value=${OTHER}>other…</option>`}</select>`;
 }
+
+/** The value of a line in a list that is no name. */
+const OTHER = "other…";
 
 export function Switch({ id, value, change, label }) {
   return html`<span class="switch"><input type="checkbox" role="switch" id=${id}
@@ -124,7 +134,7 @@ export function NumberField({ id, name, schema, value, change, label }) {
       onInput=${(event) => change(Number(event.target.value))} />`}
     <input type="number" id=${id} min=${least} max=${most} step=${whole ? 1 : "any"}
       inputmode=${whole ? "numeric" : "decimal"} value=${value ?? ""} aria-label=${label}
-      placeholder=${usually(name)} onChange=${take} /></span>`;
+      placeholder=${usually(name).length <= SHORT ? usually(name) : ""} onChange=${take} /></span>`;
 }
 
 /** Numbers with commas between them. */

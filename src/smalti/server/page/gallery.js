@@ -4,7 +4,9 @@ import { signal } from "./vendor/signals.js";
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { attempt } from "./actions.js";
 import { get, post, query, remove } from "./api.js";
+import { takeOver } from "./drop.js";
 import { shortcut } from "./keys.js";
+import { askFile } from "./picture_file.js";
 import { announced, chosen, sheet } from "./state.js";
 import { html, Icon, IconButton } from "./ui.js";
 
@@ -91,6 +93,8 @@ export function Gallery() {
   return html`<section class=${wide.value ? "gallery wide-gallery" : "gallery"}
     aria-label="Gallery">
     <header class="side-head"><h2>Gallery</h2><span class="spring"></span>
+      <${IconButton} icon="open" label="Take over the settings of a picture file"
+        onClick=${async () => takeOver(await askFile())} />
       <${IconButton} icon="heart" label="Favourites only" pressed=${favourites.value}
         onClick=${() => {
           favourites.value = !favourites.value;

@@ -1,21 +1,18 @@
 // What the next picture begins with, as a chip: a picture, and what is made anew of it.
 
-import { useRef } from "./vendor/hooks.js";
 import { attempt } from "./actions.js";
 import { Option, written } from "./fields.js";
 import { dropGiven, takeEdited, takeFile } from "./init_picture.js";
+import { askFile } from "./picture_file.js";
 import { asked, given, value } from "./state.js";
 import { Dropdown, html, Icon } from "./ui.js";
 
 /** The chip of the given picture, or the one that takes one. */
 export function GivenChips() {
-  const file = useRef(null);
   const found = given.value;
   if (!found) {
-    return html`<button type="button" class="chip" onClick=${() => file.current.click()}>
-      <${Icon} name="add" />Picture</button>
-      <input type="file" accept="image/png,image/jpeg,image/webp,image/bmp,image/gif" hidden
-        ref=${file} onChange=${(event) => begin(event.target.files[0])} />`;
+    return html`<button type="button" class="chip"
+      onClick=${async () => begin(await askFile())}><${Icon} name="add" />Picture</button>`;
   }
   const share = written("strength", value("strength"));
   return html`<${Dropdown} className="chip changed with-picture" title="The picture to begin with"
