@@ -70,7 +70,8 @@ def first(browser: Browser, server: Server) -> None:
     """The page as it is seen first, before there is any picture."""
     page = browser.new_page(viewport={"width": DESKTOP[0], "height": DESKTOP[1]})
     page.goto(f"http://127.0.0.1:{server.port}/")
-    page.get_by_role("button", name=re.compile("^Steps: ")).wait_for()
+    page.get_by_role("button", name=re.compile(r"^Steps: \d")).wait_for()
+    page.get_by_text("This little model comes with Smalti").wait_for()
     kept("first", page)
 
 

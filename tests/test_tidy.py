@@ -132,6 +132,26 @@ def test_functions_are_short() -> None:
     assert not long, f"functions of more than {FUNCTION_LINES_MAX} lines: {long}"
 
 
+def test_the_page_is_tidy_too() -> None:
+    """Modules of the page, as written by hand: width, length of files and of functions."""
+    wrong = []
+    for path in sorted([*(SOURCE / "server/page").glob("*.js"),
+                        *(SOURCE / "server/page").glob("*.css")]):
+        lines, start = path.read_text(encoding="utf-8").splitlines(), 0
+        wrong += [f"{place(path, number)}: {len(line)} columns"
+                  for number, line in enumerate(lines, 1) if len(line) > WIDTH_MAX]
+        if len(lines) > FILE_LINES_MAX:
+            wrong.append(f"{path.relative_to(ROOT)}: {len(lines)} lines")
+        for number, line in enumerate(lines, 1):
+            if re.match(r"(export )?(async )?function", line):
+                start = number
+            elif line == "}" and start:
+                if number - start >= FUNCTION_LINES_MAX:
+                    wrong.append(f"{place(path, start)}: a function of {number - start + 1} lines")
+                start = 0
+    assert not wrong, f"too wide or too long: {wrong}"
+
+
 def layer_of(module: str) -> str:
     """The layer that a module belongs to; the package itself and `__main__` stand below all."""
     parts = module.split(".")

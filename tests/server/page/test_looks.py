@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,6 +78,14 @@ def test_axe_finds_nothing_grave_in_what_floats(visits: Visits, scheme: str) -> 
         page.get_by_role("button", name=opened).first.click()
         assert not findings(page), opened
         page.keyboard.press("Escape")
+    page.get_by_title("Where does the time go?").click()
+    page.get_by_role("button", name=re.compile("^denoise")).click()
+    assert not findings(page), "where the time went"
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Compare with another picture").click()
+    page.get_by_role("region", name="Gallery").locator(".tile").nth(2).click()
+    expect(page.get_by_role("dialog", name="Compare").get_by_text("What differs")).to_be_visible()
+    assert not findings(page), "comparing"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

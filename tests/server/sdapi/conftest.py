@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +10,11 @@ import pytest
 import webuiapi
 from safetensors.numpy import save_file
 from served import HOST, Client, opened, served
-from tiny_model import TINY, tiny_weights
+from tiny_controlnet import write_controlnet
+from tiny_model import tiny_weights
 
 from smalti.benchmark.weights import seeded
-from smalti.models import ControlNetConfig, SrvggConfig, controlnet_graph, upscaler_graph
+from smalti.models import SrvggConfig, upscaler_graph
 
 
 @pytest.fixture(scope="module")
@@ -22,13 +22,7 @@ def equipped(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
     """The folder of models with a ControlNet for the tiny one, an upscaler, and styles."""
     root = tmp_path_factory.mktemp("equipped")
     shutil.copytree(models, root, dirs_exist_ok=True)
-    folder = root / "models" / "ControlNet" / "edges"
-    folder.mkdir(parents=True)
-    graph = controlnet_graph(ControlNetConfig(TINY.denoiser, hint_channels=(4, 8)), 1, 2, 2)
-    save_file({name: seeded(name, value.shape) for name, value in graph.parameters.items()},
-              folder / "diffusion_pytorch_model.safetensors")
-    (folder / "config.json").write_text(json.dumps(
-        {"norm_num_groups": 8, "attention_head_dim": 2, "block_out_channels": [16, 32]}))
+    write_controlnet(root / "models" / "ControlNet" / "edges")
     (root / "models" / "ESRGAN").mkdir()
     graph = upscaler_graph(SrvggConfig(4, 1, 2), 1, 8, 8)
     save_file({name: seeded(name, value.shape) for name, value in graph.parameters.items()},
