@@ -156,6 +156,8 @@ def test_a_client_that_goes_away_cancels_its_picture(client: Client) -> None:
     ("txt2img", {"batch_size": 9, "n_iter": 9}, 422, "batch_size times n_iter is 81"),
     ("txt2img", {"batch_size": 0.5}, 422, "batch_size is 0.5"),
     ("txt2img", {"override_settings": {"randn_source": "TPU"}}, 422, "randn_source is 'TPU'"),
+    ("txt2img", {"override_settings": {"eta_noise_seed_delta": 31337}}, 422, "eta_noise_seed_d"),
+    ("txt2img", {"override_settings": {"emphasis": "None"}}, 422, "the option emphasis is 'None'"),
     ("txt2img", {"width": 17}, 422, "17"),
     ("img2img", {}, 404, "Init image not found"),
     ("img2img", {"init_images": ["http://127.0.0.1/x.png"]}, 422, "addresses and paths"),
@@ -182,6 +184,11 @@ def test_what_says_nothing_changes_nothing() -> None:
     assert translated({**plain, **idle}, {}, ModelFolders()) == translated(
         plain, {}, ModelFolders()) == {
         "prompt": "a", "steps": 20, "seed": -1, "batch_size": 1, "rng": "cuda"}
+
+
+def test_options_of_a_picture_are_options_of_ours() -> None:
+    plain = {"emphasis": "No norm", "eta_noise_seed_delta": 0, "show_progress_grid": True}
+    assert translated({}, plain, ModelFolders())["emphasis"] == "no norm"
 
 
 @pytest.mark.parametrize(("sampler", "scheduler", "noise"), [

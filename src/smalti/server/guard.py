@@ -100,7 +100,9 @@ class Guard:
         if method in ("POST", "PUT", "PATCH") and kind != "application/json" and not empty and (
                 not _is_form(path, kind, headers)):
             return problem(415, "UnsupportedMediaType", f"the request is {kind or 'of no type'}; "
-                                                        f"expected Content-Type: application/json")
+                           f"expected Content-Type: application/json" + (
+                               ", or a form with Authorization: Bearer, whatever the token"
+                               if path in FORMS else ""))
         if not length.isascii() or not length.isdigit() or int(length[:20]) > BODY_BYTES_MAX:
             return too_large()
         return None

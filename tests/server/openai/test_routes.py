@@ -207,5 +207,6 @@ def test_a_form_needs_what_no_foreign_page_can_send(client: Client, headers: dic
     form = {"Content-Type": "multipart/form-data; boundary=x"}
     answer = client.ask("POST", "/v1/images/edits", b"--x--\r\n", {**form, **headers})
     assert answer.status == status
+    assert status != 415 or "a form with Authorization: Bearer" in answer.json["error"]["message"]
     other = client.ask("POST", "/v1/images/generations", b"--x--\r\n", {**form, **headers})
     assert other.status == 415

@@ -24,6 +24,16 @@ LATENT = (None, "", "Latent")
 """Of `hr_upscaler`: latents are enlarged, bilinearly."""
 RNGS = {"CPU": "cpu", "NV": "cuda", "GPU": "cuda"}
 """Of the option `randn_source`: A1111's own default is what a GPU of NVIDIA draws."""
+EMPHASES = {"Original": "original", "No norm": "no norm"}
+"""Of the option `emphasis`."""
+IDLE_SETTINGS: Mapping[str, tuple[Any, ...]] = {
+    "eta_noise_seed_delta": (0, None), "token_merging_ratio": (0, None),
+    "token_merging_ratio_img2img": (0, None), "token_merging_ratio_hr": (0, None),
+    "img2img_color_correction": (False, None), "initial_noise_multiplier": (1, 0, None),
+    "img2img_extra_noise": (0, None), "use_old_emphasis_implementation": (False, None),
+    "use_old_karras_scheduler_sigmas": (False, None), "always_discard_next_to_last_sigma":
+    (False, None), "skip_early_cond": (0, None), "s_min_uncond": (0, None)}
+"""Options that would make other pictures, and may say these, which is that they do not."""
 NO_VAE = (None, "", "Automatic", "None", "Built in")
 """Of the option `sd_vae`: the model's own."""
 
@@ -201,8 +211,19 @@ def _size(found: Request, folders: ModelFolders) -> tuple[int, int]:
 
 
 def _settings(settings: Mapping[str, Any], found: Request, folders: ModelFolders) -> Request:
-    """What options of the server mean for a picture."""
+    """What options of the server mean for a picture. Raises InputError for what is not done here.
+    """
     own: Request = {}
+    for name, idle in IDLE_SETTINGS.items():
+        if settings.get(name) not in idle:
+            raise InputError(f"the option {name} is {settings[name]!r:.80}, which is not "
+                             f"understood here; leave it out")
+    emphasis = settings.get("emphasis")
+    if emphasis not in (None, "", *EMPHASES):
+        raise InputError(f"the option emphasis is {emphasis!r:.80}; expected one of "
+                         f"{', '.join(EMPHASES)}")
+    if emphasis:
+        own["emphasis"] = EMPHASES[emphasis]
     if model := settings.get("sd_model_checkpoint"):
         own["model"] = found_file(folders, model, MODEL).name
     if settings.get("sd_vae") not in NO_VAE:
