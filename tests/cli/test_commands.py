@@ -140,6 +140,7 @@ def test_bench_measures_and_writes(tmp_path: Path) -> None:
     assert drawing.read_text().startswith("<svg") and "TinyCNN" in drawing.read_text()
 
 
+@pytest.mark.sweep
 def test_bench_measures_a_gpu_and_compares_its_results(
         adapter: VulkanAdapter, tmp_path: Path) -> None:
     data = tmp_path / "a.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 
 from smalti import dojo as room
@@ -12,6 +13,7 @@ from smalti.cli.dojo import write_chart
 from smalti.cli.main import root
 
 
+@pytest.mark.sweep
 def test_an_agent_is_trained_and_scored(tmp_path: Path) -> None:
     agent = tmp_path / "agent.npz"
     trained = CliRunner().invoke(root, ["dojo", "train", "-o", str(agent), "--seconds", "1"])

@@ -59,6 +59,7 @@ def plain_image(graph: Graph, name: str, threads: int, precision: str = "f32") -
         return image_of(graph, name, threads, precision)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 def test_a_decoder_takes_less_memory_for_the_same_bytes(name: str, precision: str) -> None:
@@ -143,7 +144,7 @@ def _storey(draw: st.DrawFn, x: Value, name: str) -> Value:
     return conv(g.apply("relu", x), channels, name + "c")
 
 
-@examples(max_examples=40, deadline=None)
+@examples(max_examples=20, deadline=None)
 @given(towers(), st.sampled_from(LEVELS), st.integers(1, 3), st.sampled_from(["f32", "bf16"]))
 def test_random_towers_compute_the_same(graph: Graph, name: str, threads: int,
                                         precision: str) -> None:

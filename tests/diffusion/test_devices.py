@@ -23,6 +23,9 @@ from smalti.runtime.gpu.program import DeviceProgram
 
 LANGUAGES = {"vulkan:0": vulkan.adapters, "wgpu:0": webgpu.adapters}
 DECIBEL_MIN = 40.0
+FIRST_DEVICE = pytest.mark.parametrize(
+    "device", ["vulkan:0", pytest.param("wgpu:0", marks=pytest.mark.sweep)], indirect=True)
+"""The sweep tries what is not of one driver with the other one, too."""
 
 
 @pytest.fixture(scope="module", params=LANGUAGES)
@@ -121,9 +124,11 @@ def converted(whole: Path, folder: Path, precision: str) -> Path:
     return path
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("blocks", ["q8_0", "q4_k", "q6_k"])
-@pytest.mark.parametrize("precision", ["f32", "f16"])
+@FIRST_DEVICE
+@pytest.mark.parametrize(("blocks", "precision"), [("q4_k", "f16")] + [
+    pytest.param(blocks, precision, marks=pytest.mark.sweep)
+    for blocks in ("q8_0", "q4_k", "q6_k") for precision in ("f32", "f16")
+    if (blocks, precision) != ("q4_k", "f16")])
 def test_quantised_weights_stay_so(whole: Path, tmp_path: Path, device: str, blocks: str,
                                    precision: str) -> None:
     """Pictures are those of the CPU, and weights take no more than there."""
@@ -141,6 +146,7 @@ def test_quantised_weights_stay_so(whole: Path, tmp_path: Path, device: str, blo
     assert sum(s.bytes for s in held.values()) < sum(s.bytes for s in theirs.values())
 
 
+@FIRST_DEVICE
 def test_an_adapter_for_weights_of_8_bits_compiles_nothing(
         whole: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what the adapter changes is bound, of its part."""
@@ -172,8 +178,7 @@ def test_an_adapter_for_weights_of_8_bits_compiles_nothing(
     np.testing.assert_array_equal(pixels(fresh, **options), changed)
 
 
-@pytest.mark.parametrize("device", ["vulkan:0", pytest.param("wgpu:0", marks=pytest.mark.sweep)],
-                         indirect=True)
+@pytest.mark.sweep
 def test_an_adapter_on_weights_of_4_bits_comes_and_goes(whole: Path, tmp_path: Path, device: str
                                                         ) -> None:
     """What it changes is rounded to 8 bits, as on the CPU; what it leaves has 4."""

@@ -111,6 +111,7 @@ def test_a_picture_is_decoded_in_tiles_and_says_so(path: Path,
         "memory was short for the picture at once: it was decoded in 8 tiles of 24 pixels"]
 
 
+@pytest.mark.sweep
 def test_tiles_of_the_shipped_decoder_leave_no_seam() -> None:
     """The model that ships, at twice its size: tiles differ from the whole by what norms see of
     the picture, and not more at their borders than elsewhere."""

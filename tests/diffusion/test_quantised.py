@@ -102,6 +102,7 @@ def test_adapters_come_and_go_on_four_bits(whole: Path, tmp_path: Path) -> None:
     assert all(np.array_equal(after[name], before[name]) for name in before)
 
 
+@pytest.mark.sweep
 def test_an_adapter_on_four_bits_costs_what_it_changes(
         whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of other weights are not lowered again, other weights not read again."""

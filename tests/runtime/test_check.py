@@ -50,6 +50,7 @@ def test_every_form_on_a_driver(device: str, request: pytest.FixtureRequest) -> 
     assert {check.form for check in report.checks} == set(GPU_FORMS)
 
 
+@pytest.mark.sweep
 def test_the_cpu_is_checked_at_all_of_its_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "SAMPLES", dict(islice(check.SAMPLES.items(), 2)))  # few of them
     result = CliRunner().invoke(root, ["devices", "--check", "cpu"])

@@ -223,6 +223,7 @@ def test_programs_without_kernels_are_not_tried() -> None:
     assert ReferenceProgram(g).trials() is None
 
 
+@pytest.mark.sweep
 def test_pictures_are_the_same_with_and_without_a_supervisor_on_a_gpu(
         adapter: VulkanAdapter, model_path: Path) -> None:
     def picture(supervise: bool) -> bytes:

@@ -45,6 +45,8 @@ SCHEDULES = {
     "wide matrices": replace(MATRIX, tile_n=32, block_m=8, block_n=32, matrix="8x16x16",
                              subgroup=16, ahead=True, buffers=2),
 }
+FIRST = ("ahead", "split", "direct", "prepared", "halves", "matrices", "wide matrices")
+"""Those with which every run of the tests tries convolutions; the sweep tries all."""
 SHAPES = tuple(MatrixShape(*shape, "f16", "f32")
                for shape in ((8, 8, 8), (16, 16, 16), (8, 16, 16)))
 LIMITS = GroupLimits(shared_bytes=48 << 10, invocations=1024, bindings=16, f16=True, bf16=True,
@@ -94,7 +96,8 @@ def fits(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits = LIMIT
     return True
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[] if name in FIRST else pytest.mark.sweep) for name in SCHEDULES])
 def test_convolutions(name: str) -> None:
     """Each schedule with every third convolution, so that all are met by four of them."""
     cases = [case for case in CONVS if case.channels < 1000]

@@ -391,6 +391,7 @@ def test_a_lost_device_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert program.lost
     fresh = InterpretedGpu()
     monkeypatch.setattr(driver, "adapter_of", lambda number: None)  # the driver is asked again
+    monkeypatch.setattr(driver, "checked", lambda adapter: adapter)
     monkeypatch.setattr(driver, "usable", lambda adapter: adapter)
     monkeypatch.setattr(driver, "VulkanGpu", lambda adapter, number: fresh)
     assert driver.opened("vulkan:7") is fresh
