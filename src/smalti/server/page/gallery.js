@@ -133,6 +133,8 @@ function Tiles() {
     if (view.height && rows && !complete.value && to >= rows - ROWS_BESIDE) loadMore();
   }, [to, rows, view.height]);
   const seen = view.width ? all.slice(from * columns, to * columns) : [];
+  // one of them is reached by Tab, the others by the arrow keys
+  const reached = (seen.find((each) => each.id === chosen.value?.id) ?? seen[0])?.id;
   return html`<div class="tiles" ref=${box} onScroll=${look}
     onKeyDown=${(event) => tileKey(event, columns)}>
     ${all.length === 0 && complete.value && html`<p class="empty">${search.value
@@ -140,15 +142,15 @@ function Tiles() {
     <div class="tiles-space" style=${{ height: `${rows * tile}px` }}>
       <ul class="tiles-seen" style=${{ transform: `translateY(${from * tile}px)`,
         "--columns": columns }}>
-        ${seen.map((each) => html`<${Tile} key=${each.id} picture=${each} />`)}</ul>
+        ${seen.map((each) => html`<${Tile} key=${each.id} picture=${each}
+          reached=${each.id === reached} />`)}</ul>
     </div></div>`;
 }
 
-function Tile({ picture }) {
+function Tile({ picture, reached }) {
   const pressed = chosen.value?.id === picture.id;
-  const first = pictures.value[0]?.id === picture.id;
   return html`<li><button type="button" class="tile" aria-pressed=${pressed}
-    data-picture=${picture.id} tabindex=${pressed || (first && !chosen.value) ? 0 : -1}
+    data-picture=${picture.id} tabindex=${reached ? 0 : -1}
     title=${picture.prompt} aria-label=${picture.prompt || "A picture"}
     onClick=${() => {
       chosen.value = picture;

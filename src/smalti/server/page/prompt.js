@@ -20,7 +20,7 @@ export function PromptBox() {
     <div class="prompt-boxes">
       <${TextBox} name="prompt" label="Prompt" hint="What the picture shows" first />
       ${negative !== undefined && html`<${TextBox} name="negative_prompt"
-        label="Negative prompt" hint="What the picture should not show" />`}
+        label="Negative prompt" hint="What to leave out" />`}
     </div>
     <div class="create">
       <button type="submit" class="primary">Create</button>
