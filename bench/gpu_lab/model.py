@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,8 @@ def points(report: Report) -> list[KeptWords]:
 def compared(report: Report, unit: ComputeUnit, needs: CompilerNeeds) -> Comparison:
     """A report beside what is predicted with these constants."""
     subgroup, size = report["subgroup"], report["size"]
-    predicted = max(needs.registers(each) for each in points(report))
+    unit = replace(unit, needs=needs)
+    predicted = max(unit.held(each) for each in points(report))
     return Comparison(
         needed(report, unit), predicted,
         (report["spills"] > 0, predicted > unit.capacity(subgroup, size)),
@@ -124,7 +125,8 @@ def fitted(reports: Sequence[Report], unit: ComputeUnit) -> CompilerNeeds:
         weights = scale / np.sqrt(np.maximum(errors, SMALL))
         solved = _bounded(worst * weights[:, None], wanted * weights, found)
         found = 0.5 * found + 0.5 * solved
-    return CompilerNeeds(*(round(float(value), 2) for value in best[1]), step=step)
+    return CompilerNeeds(*(round(float(value), 2) for value in best[1]), step=step,
+                         saves=unit.needs.saves)
 
 
 def _bounded(rows: np.ndarray, wanted: np.ndarray, start: np.ndarray) -> np.ndarray:

@@ -242,7 +242,7 @@ def test_constants_are_fitted() -> None:
     for kept in rng.integers(0, 64, (60, 6)).astype(float):
         reports.append(needing(known.registers(KeptWords(*kept)), tuple(kept)))
     found = fitted(reports, unit)
-    assert np.allclose(astuple(found), astuple(known), atol=[*[0.05] * 6, 1.0, 0])
+    assert np.allclose(astuple(found), astuple(known), atol=[*[0.05] * 6, 1.0, 0, 0])
     halves = {"a": reports[:30], "b": reports[30:]}
     assert max(each.error(each.predicted) for each in across(halves, unit)) < 0.05
 

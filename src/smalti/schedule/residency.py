@@ -43,7 +43,8 @@ class CompilerNeeds:
 
     Less than one means that it keeps them elsewhere or for a shorter time, more that it keeps
     copies or loads ahead. They are fitted to what the compiler says of Smalti's programs. It gives
-    registers `step` at a time, up to what costs no subgroup.
+    registers `step` at a time. Its scheduler does with the share `saves` fewer where more subgroups
+    run then.
     """
 
     sums: float
@@ -54,13 +55,17 @@ class CompilerNeeds:
     unrolled: float
     base: float
     step: int = 1
+    saves: float = 0.0
+
+    def words(self, kept: KeptWords) -> float:
+        """Registers for the words that are alive at one point, before they are given in steps."""
+        return (self.base + self.sums * kept.sums + self.factors * kept.factors
+                + self.values * kept.values + self.places * kept.places
+                + self.uniform * kept.uniform + self.unrolled * kept.unrolled)
 
     def registers(self, kept: KeptWords) -> int:
         """Registers for the words that are alive at one point."""
-        found = (self.base + self.sums * kept.sums + self.factors * kept.factors
-                 + self.values * kept.values + self.places * kept.places
-                 + self.uniform * kept.uniform + self.unrolled * kept.unrolled)
-        return max(1, -(-round(found) // self.step) * self.step)
+        return max(1, -(-round(self.words(kept)) // self.step) * self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +106,21 @@ class ComputeUnit:
     source: str = ""
 
     def held(self, kept: KeptWords) -> int:
-        """Registers that the compiler takes for what is kept alive."""
-        return self.needs.registers(kept)
+        """Registers that the compiler takes for what is kept alive.
+
+        >>> saving = CompilerNeeds(1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 8.0, step=8, saves=0.06)
+        >>> unit = ComputeUnit("ada", 256 << 10, registers_max=253, granule=8, step=4, needs=saving)
+        >>> unit.held(KeptWords(sums=124)), unit.held(KeptWords(sums=132))  # 16 subgroups, or 12
+        (128, 144)
+        """
+        wanted = self.needs.registers(kept)
+        if not self.needs.saves or self.fixed_bytes:
+            return wanted
+        words = self.file_bytes // (WORD * LANES)
+        subgroups = words // wanted // self.step * self.step + self.step
+        fewer = words // subgroups // self.granule * self.granule
+        enough = self.needs.words(kept) <= fewer * (1 + self.needs.saves)
+        return fewer if enough and wanted > fewer else wanted
 
     def capacity(self, subgroup: int, invocations: int) -> int:
         """Registers that an invocation may have in work-groups of so many; above, it spills."""
