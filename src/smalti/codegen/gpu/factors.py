@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from smalti.codegen.gpu.builder import Builder
-from smalti.codegen.gpu.expressions import Values, both, together
+from smalti.codegen.gpu.expressions import Values, both, together, wanders
 from smalti.codegen.gpu.form import (
     Binding,
     Expr,
@@ -187,11 +187,13 @@ class Lines(Factor):
                       dict.fromkeys(reads(value))}
         e = product.extents
         self.lanes = vector_lanes(e.c, WIDE if area.words else VECTOR)
-        self.chunks_of_a_tap = e.c // schedule.tile_k if e.c % schedule.tile_k == 0 and (
-            e.r * e.s > 1) else 0
+        self.steady = not any(wanders(found, "c") for found in self.loads.values())
+        """Whether all that is read lies evenly along the channels."""
+        self.chunks_of_a_tap = e.c // schedule.tile_k if self.steady and (
+            e.r * e.s > 1 and e.c % schedule.tile_k == 0) else 0
         """Of how many chunks a place of the window is; 0 where there is one place, or no whole
         number."""
-        self.whole_chunks = e.r * e.s == 1 or self.chunks_of_a_tap > 0
+        self.whole_chunks = e.r * e.s == 1 or e.c % schedule.tile_k == 0
         """Whether a chunk is of one place of the window."""
         self.origins: list[Place] = []
         self.walks: list[list[Walk]] = []
@@ -247,8 +249,6 @@ class Lines(Factor):
             values.places |= walk.place(b, step, known)
         places = {}
         for found in self.loads.values():
-            if any(name == "c" for _, index in found.divided for name, _ in index.terms):
-                continue
             place = values.place(found)
             if inside is not None:  # else anywhere in the buffer, as far as compilers can see
                 last = self.bindings[found.buffer].elements - 1
@@ -277,13 +277,19 @@ class Lines(Factor):
             inside = Values(b, product.kernel, self.bindings, at).inside(self.guards)
             if product.depth % tile:
                 inside = both(b.let(chunk * tile + along < product.depth), inside)
-            inside = both(spot.where, inside)
-            if inside is not None:
-                inside = b.let(inside)
             places: dict[Access, Expr] = {}
             for walk in walks:
                 places |= walk.place(b, step, known)
-            found.append(Fetched(self._loaded(at, places, inside), None if self.plain else inside))
+            if inside is None:
+                found.append(Fetched(self._loaded(at, places, spot.where), None))
+                continue
+            inside = b.let(inside)
+            if not self.steady:
+                found.append(Fetched(self._loaded(at, places, both(spot.where, inside)), inside))
+                continue
+            values = Values(b, product.kernel, self.bindings, at, where=inside, places=places)
+            places = {a: b.let(select(inside, values.place(a), 0)) for a in self.loads.values()}
+            found.append(Fetched(self._loaded(at, places, spot.where), inside))
         return found
 
     def _fetch_of_tap(self, tap: Tap, chunk: Expr) -> list[Fetched]:
