@@ -54,7 +54,7 @@ export class Mask {
   }
 
   get isExtended() {
-    const {left, top, right, bottom} = this.bounds;
+    const { left, top, right, bottom } = this.bounds;
     return left < 0 || top < 0 || right > this.width || bottom > this.height;
   }
 
@@ -91,7 +91,8 @@ export class Mask {
 
   /** Draw the canvas anew. */
   draw() {
-    const {left, top, right, bottom} = this.bounds;
+    this._share = null;
+    const { left, top, right, bottom } = this.bounds;
     const context = this._context;
     this.canvas.width = right - left;
     this.canvas.height = bottom - top;
@@ -124,6 +125,7 @@ export class Mask {
    * @param {number} from
    */
   drawOn(dabs, erase, from) {
+    this._share = null;
     this._drawStroke(dabs, erase, from);
     this._drawAdded();
   }
@@ -156,7 +158,7 @@ export class Mask {
     if (!this.isExtended) {
       return;
     }
-    const {left, top, right, bottom} = this.bounds, reach = REACH * this.feather;
+    const { left, top, right, bottom } = this.bounds, reach = REACH * this.feather;
     const inner = {
       left: left < 0 ? reach : 0,
       top: top < 0 ? reach : 0,
@@ -177,13 +179,14 @@ export class Mask {
 
   /** Share of the canvas that is masked, from 0 to 1; 0 only where nothing is. */
   share() {
-    const {width, height} = this.canvas;
-    const {data} = this._context.getImageData(0, 0, width, height);
-    let sum = 0;
-    for (let place = 3; place < data.length; place += 4) {
-      sum += data[place];
+    if (this._share === null) {
+      const { width, height } = this.canvas;
+      const { data } = this._context.getImageData(0, 0, width, height);
+      let sum = 0;
+      for (let place = 3; place < data.length; place += 4) sum += data[place];
+      this._share = sum / 255 / (width * height);
     }
-    return sum / 255 / (width * height);
+    return this._share;
   }
 
   /** It as a picture: white where it masks, black elsewhere. @returns {HTMLCanvasElement} */

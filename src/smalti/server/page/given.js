@@ -18,14 +18,17 @@ export function GivenChips() {
   return html`<${Dropdown} className="chip changed with-picture" title="The picture to begin with"
     label=${html`<img src=${shown(found.image)} alt="" /><span class="chip-name">${found.mask
       ? "Anew where painted" : "Change"}</span> ${share}`}>
-    <img class="given-picture" src=${shown(found.image)} alt="The picture to begin with" />
-    <${Option} name="strength" />
-    ${found.mask && ["mask_blur", "only_masked", "padding"].map((name) =>
-      html`<${Option} name=${name} />`)}
+    <div class="given">
+      <img class="given-picture" src=${shown(found.image)} alt="The picture to begin with" />
+      ${found.mask && html`<div class="given-mask" aria-hidden="true"
+        style=${{ maskImage: `url(${shown(found.mask)})` }}></div>`}</div>
     <div class="row">
       <button type="button" class="secondary" onClick=${paint}>Paint or extend</button>
       <button type="button" class="secondary" onClick=${dropGiven}>Remove
-      </button></div><//>`;
+      </button></div>
+    <${Option} name="strength" />
+    ${found.mask && ["mask_blur", "only_masked", ...(value("only_masked") ? ["padding"] : [])]
+      .map((name) => html`<${Option} key=${name} name=${name} />`)}<//>`;
 }
 
 /** A picture in base64 as an address. */
