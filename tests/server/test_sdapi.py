@@ -180,7 +180,7 @@ def test_what_says_nothing_changes_nothing() -> None:
             "firstphase_width": 0, "script_name": None, "alwayson_scripts": {
                 "ADetailer": {"args": [False]}}, "subseed": -1, "hr_scale": 2,
             "denoising_strength": 0.7, "seed_resize_from_h": -1, "comments": {}}
-    plain = {"prompt": "a", "steps": 20.0, "width": None}
+    plain = {"prompt": "a", "steps": 20.0, "width": None, "batch_size": 1.0, "n_iter": 1.0}
     assert translated({**plain, **idle}, {}, ModelFolders()) == translated(
         plain, {}, ModelFolders()) == {
         "prompt": "a", "steps": 20, "seed": -1, "batch_size": 1, "rng": "cuda"}

@@ -23,8 +23,8 @@ def test_extras_enlarge_pictures(api: webuiapi.WebUIApi, client: Client) -> None
     two = api.extra_batch_images([SCENE, SCENE], upscaler_1="Lanczos", upscaling_resize=1.5)
     assert [each.size for each in two.images] == [(48, 24)] * 2
     assert api.extra_single_image(SCENE).image.size == SCENE.size
-    names = [each["name"] for each in api.get_upscalers()]
-    assert names == ["None", "Lanczos", "Nearest", "RealESRGAN_x4plus"]
+    scales = {each["name"]: each["scale"] for each in api.get_upscalers()}
+    assert scales == {"None": 4, "Lanczos": 4, "Nearest": 4, "RealESRGAN_x4plus": 2}
     made = client.made(prompt="a", model="tiny", steps=1, seed=9)["pictures"][0]
     content = base64.b64encode(client.get(made["file"]).content).decode()
     job = client.made(upscaler="RealESRGAN_x4plus", image=content)

@@ -43,7 +43,9 @@ SAID: Mapping[str, str] = {
     "distilled_cfg_scale": "distilled_guidance", "clip_skip": "clip_skip",
 }
 """Fields that are options of ours under another name; null is the model's own default."""
-WHOLE = ("seed", "steps", "width", "height", "clip_skip")
+WHOLE = ("seed", "steps", "width", "height", "clip_skip", "batch_size", "n_iter", "subseed",
+         "hr_second_pass_steps", "hr_resize_x", "hr_resize_y", "mask_blur", "inpainting_fill",
+         "inpaint_full_res_padding", "inpainting_mask_invert", "resize_mode")
 """Whole numbers, which clients also send as 20.0."""
 READ = ("sampler_name", "sampler_index", "scheduler", "batch_size", "n_iter", "tiling", "subseed",
         "subseed_strength", "override_settings", "denoising_strength", "enable_hr", "hr_scale",
@@ -73,12 +75,10 @@ def translated(fields: Request, settings: Mapping[str, Any], folders: ModelFolde
     Raises InputError for what is not understood.
     """
     _check_idle(fields)
-    found: Request = {}
-    for name, own in SAID.items():
-        value = fields.get(name)
-        if value is not None:
-            found[own] = int(value) if name in WHOLE and isinstance(value, float) and (
-                value.is_integer()) else value
+    fields = {name: int(value) if name in WHOLE and isinstance(value, float) and (
+        value.is_integer()) else value for name, value in fields.items()}
+    found: Request = {own: fields[name] for name, own in SAID.items()
+                      if fields.get(name) is not None}
     found.setdefault("prompt", "")
     found.setdefault("seed", -1)
     found |= {name: value for name, value in _walk(fields).items() if value is not None}

@@ -100,15 +100,26 @@ def upscalers(site: Site, call: Asking) -> Any:
 
     plain = [{"name": name, "model_name": None, "model_path": None, "model_url": None, "scale": 4}
              for name in RESAMPLING]
-    return [*plain, *({"name": each.stem, "model_name": each.stem,
-                       "model_path": each.name, "model_url": None, "scale": 4}
+    return [*plain, *({"name": each.stem, "model_name": each.stem, "model_path": each.name,
+                       "model_url": None, "scale": _scale(each)}
                       for each in site.folders().of_kind("esrgan"))]
 
 
 def realesrgan_models(site: Site, call: Asking) -> Any:
     """Networks that enlarge pictures."""
-    return [{"name": each.stem, "path": each.name, "scale": 4}
+    return [{"name": each.stem, "path": each.name, "scale": _scale(each)}
             for each in site.folders().of_kind("esrgan")]
+
+
+def _scale(file: ModelFile) -> int | None:
+    """How many times as large a network makes a picture; None for one that is damaged."""
+    from smalti.diffusion.upscale import Upscaler
+    from smalti.errors import InputError
+
+    try:
+        return Upscaler.load(file.path, device="cpu").scale
+    except InputError:
+        return None
 
 
 def latent_upscale_modes(site: Site, call: Asking) -> Any:
