@@ -123,6 +123,29 @@ async def said(stream: AsyncGenerator[bytes, None]) -> list[tuple[str, Any]]:
             for part in text.split("\n\n") if part]
 
 
+def test_the_end_of_a_job_is_told_at_once(queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+                                           ) -> None:
+    """Others wait for the next round, which here never comes."""
+    monkeypatch.setattr(events_module, "ROUND_SECONDS", 10 * SECONDS)
+
+    async def scenario() -> None:
+        events = Events(queue)
+        stream = events.stream()
+        await said(stream)
+        queue.submit({"prompt": "a"})
+        await said(stream)
+        job = queue.take("cpu")
+        assert job is not None
+        queue.advance(job.id, step=1, steps=2)
+        queue.fail(job, "InputError", "no")
+        found = [data for name, data in await said(stream) if name == "job"]
+        assert [each["state"] for each in found] == ["failed"]
+        await stream.aclose()
+        queue.stop()
+
+    asyncio.run(scenario())
+
+
 def test_of_a_job_only_the_last_state_waits_for_a_page(
         queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "ROUND_SECONDS", 0.001)

@@ -14,7 +14,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import AsyncGenerator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from smalti import __version__
@@ -23,7 +23,8 @@ from smalti.server.queue import JobQueue
 from smalti.server.told import job_told, picture_told, places
 
 ROUND_SECONDS = 0.1
-"""From one round to the next, at least: faster than that nobody sees a bar move."""
+"""From one round to the next: faster than that nobody sees a bar move. That a job has ended is said
+at once, as programs wait for it."""
 ALIVE_SECONDS = 15.0
 """Between signs of life in a stream: proxies close what is silent for a minute."""
 ALIVE = b": still here\n\n"
@@ -90,6 +91,8 @@ class Events:
         self._listeners: set[Listener] = set()
         self._speaking = asyncio.Lock()
         self._turns_told = -1
+        self._hurry = asyncio.Event()
+        self._ends_noted = 0
 
     @property
     def watched(self) -> bool:
@@ -107,13 +110,16 @@ class Events:
             if self._loop is None:
                 return
             self._changed[what, id] = None
-            if not self._awake:
-                try:
+            ends, self._ends_noted = self._ends_noted, self._queue.ends
+            try:
+                if not self._awake:
                     self._loop.call_soon_threadsafe(self._begin)
-                except RuntimeError:  # the loop has ended, and with it all pages
-                    self._loop = None
-                    return
-                self._awake = True
+                elif ends != self._ends_noted:
+                    self._loop.call_soon_threadsafe(self._hurry.set)
+            except RuntimeError:  # the loop has ended, and with it all pages
+                self._loop = None
+                return
+            self._awake = True
 
     async def stream(self, job: str | None = None) -> AsyncGenerator[bytes, None]:
         """The events of a page from now on, the whole state first; those of one job until it has
@@ -173,7 +179,7 @@ class Events:
                         each.take(said)
                         if self._queue.stopping or each.job in ended:
                             each.end()
-                await asyncio.sleep(ROUND_SECONDS)
+                await self._pause()
             whole = True
         except sqlite3.Error as error:
             print(f"events end, as the queue cannot be read: {error}", file=sys.stderr)
@@ -183,6 +189,12 @@ class Events:
                     self._awake = False
                 for each in self._listeners:
                     each.end()
+
+    async def _pause(self) -> None:
+        """Until the next round: for a while, or until a job has ended."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), ROUND_SECONDS)
+        self._hurry.clear()
 
     def _collected(self) -> dict[Key, None]:
         """What was noted since the last round; without any, the next change begins them anew."""

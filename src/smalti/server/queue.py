@@ -63,7 +63,8 @@ class Progress:
 class JobQueue:
     """Jobs in order, for any number of threads that ask for them and that make them.
 
-    `turns` counts the changes of jobs, their order and the pause, but not how far jobs have come.
+    `turns` counts the changes of jobs, their order and the pause, but not how far jobs have come;
+    `ends` counts jobs that ran and have ended.
     """
 
     def __init__(self, archive: Archive) -> None:
@@ -71,7 +72,7 @@ class JobQueue:
         self._changed = threading.Condition()
         self._progress: dict[str, Progress] = {}
         self._running: dict[str, JobRecord] = {}
-        self.turns = 0
+        self.turns = self.ends = 0
         self._waiting = (-1, 0)
         self._cancelling: set[str] = set()
         self._watchers: dict[Callable[[str], None], bool] = {}
@@ -241,6 +242,7 @@ class JobQueue:
         with self._changed:
             self.archive.end(job, (RUNNING,), pictures)
             self._forget(job.id)
+            self.ends += 1
         self._tell(job.id)
         self._trim()
 
