@@ -174,7 +174,7 @@ const inOrder = (names) => [...new Set(names.flatMap((name) => TOGETHER[leader(n
 const KINDS = { vae: "vae", text_encoders: "text-encoder", hires_upscaler: "esrgan" };
 
 /** An option that names a file of a kind, or several. */
-export function FileOption({ name }) {
+function FileOption({ name }) {
   const schema = options.value[name];
   const several = schema.type === "array";
   const chosen = several ? asked.value[name] ?? [] : [asked.value[name]].filter(Boolean);

@@ -102,7 +102,7 @@ function Choice({ id, schema, names, value, change, open = false }) {
 /** The value of a line in a list that is no name. */
 const OTHER = "other…";
 
-export function Switch({ id, value, change, label }) {
+function Switch({ id, value, change, label }) {
   return html`<span class="switch"><input type="checkbox" role="switch" id=${id}
     checked=${Boolean(value)} aria-label=${label}
     onChange=${(event) => change(event.target.checked)} />

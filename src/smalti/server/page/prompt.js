@@ -82,7 +82,7 @@ function Completions({ id, found, take }) {
 }
 
 /** What could be meant by what stands before the caret: names, and which stretch they replace. */
-export function completions(text, caret) {
+function completions(text, caret) {
   const before = text.slice(0, caret);
   const tag = /<(lora:|lyco:)?([^<>:]*)$/i.exec(before);
   if (tag) {

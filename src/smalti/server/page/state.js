@@ -31,7 +31,7 @@ function read(key, first) {
 }
 
 /** What waits in the box when the page is seen first: something that the shipped model draws. */
-export const FIRST_PROMPT = "a red apple";
+const FIRST_PROMPT = "a red apple";
 
 /** The request as far as it was said: names of options, and of what is loaded. What is not in it is
  * the model's own. Pictures are beside it (`given`), because they are large. */

@@ -12,7 +12,6 @@ export const html = htm.bind(h);
 const ICONS = {
   add: "M10 4v12M4 10h12",
   again: "M15.5 10a5.5 5.5 0 1 1-1.7-4M14 2.8V6.2h-3.4",
-  back: "M12 4l-6 6 6 6",
   change: "M4 13.5V16h2.5L15 7.5 12.5 5 4 13.5zM11 6.5 13.5 9",
   check: "M4 10.5 8 14.5 16 6",
   close: "M5 5l10 10M15 5 5 15",
@@ -40,9 +39,7 @@ const ICONS = {
   stop: "M5.5 5.5h9v9h-9z",
   swap: "M6.5 4v11M4 12.5 6.5 15 9 12.5M13.5 16V5M11 7.5 13.5 5 16 7.5",
   theme: "M10 3a7 7 0 1 0 0 14zM10 3a7 7 0 0 1 0 14",
-  time: "M10 3a7 7 0 1 0 0 14 7 7 0 0 0 0-14zM10 6v4l2.5 1.5",
   trash: "M4 5.5h12M8 5.5V3.5h4v2M5.5 5.5l.7 11h7.6l.7-11",
-  up: "M5 12l5-5 5 5",
 };
 
 /** An icon; it says nothing to screen readers, what it stands in does. */
@@ -67,7 +64,7 @@ export function Bar({ share, label }) {
 }
 
 /** What can be focused inside an element, in order. */
-export function focusable(element) {
+function focusable(element) {
   return [...element.querySelectorAll(
     "button, [href], input, select, textarea, summary, [tabindex]:not([tabindex='-1'])")]
     .filter((each) => !each.disabled && each.offsetParent !== null);
