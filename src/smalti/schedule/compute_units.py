@@ -30,7 +30,7 @@ RDNA2 = ComputeUnit(
     needs=CompilerNeeds(1.0, 1.0, 0.78, 1.4, 1.09, 0.09, 0.3))
 RDNA3 = replace(
     RDNA2, architecture="rdna3_big", file_bytes=192 * KIB, granule=24,
-    needs=CompilerNeeds(0.9, 1.41, 0.73, 1.11, 1.01, 0.2, 1.9))
+    needs=CompilerNeeds(0.99, 2.06, 0.69, 0.95, 0.03, 0.2, 3.7))
 """Its matrix unit wants each factor twice in the registers of a subgroup of 32."""
 XE_HPG = ComputeUnit(
     "xe_hpg", 32 * KIB, fixed_bytes=4 * KIB, subgroups=8, sharers=16, shared_bytes=128 * KIB,
@@ -49,7 +49,7 @@ UNITS = {unit.architecture: unit for unit in (
     RDNA2, RDNA3,
     replace(RDNA2, architecture="rdna3_small", needs=RDNA3.needs),
     replace(RDNA3, architecture="rdna4",
-            needs=CompilerNeeds(0.9, 0.5, 0.72, 1.11, 1.08, 0.2, 1.8)),
+            needs=CompilerNeeds(0.96, 1.17, 0.69, 0.83, 0.36, 0.2, 3.7)),
     XE_HPG, XE2, AMPERE,
     replace(AMPERE, architecture="turing_rtx", subgroups=32, shared_bytes=64 * KIB,
             shared_reserved=0),
