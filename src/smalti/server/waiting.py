@@ -12,14 +12,14 @@ from smalti.server.archive import ENDED, JobRecord
 from smalti.server.queue import QueueStateError
 from smalti.server.site import Site
 
-GONE_SECONDS = 1.0
-"""Between looks whether a client that waits for a picture is still there."""
+SILENT_SECONDS = 1.0
+"""After which it is told that nothing changed."""
 
 
 async def changes(site: Site, job: JobRecord, steps: bool = False,
                   ) -> AsyncGenerator[JobRecord | None]:
     """The job whenever its state changed, with `steps` also when it came further, the last time
-    when it has ended; None where nothing changed for `GONE_SECONDS`."""
+    when it has ended; None where nothing changed for `SILENT_SECONDS`."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
     def tell(id: str) -> None:
@@ -36,19 +36,37 @@ async def changes(site: Site, job: JobRecord, steps: bool = False,
                 return
             while not changed.is_set():
                 try:
-                    await asyncio.wait_for(changed.wait(), GONE_SECONDS)
+                    await asyncio.wait_for(changed.wait(), SILENT_SECONDS)
                 except TimeoutError:
                     yield None
 
 
 async def waited(site: Site, job: JobRecord, request: Request) -> JobRecord:
-    """The job when it has ended; it is cancelled where its client goes away."""
+    """The job when it has ended; it is cancelled as soon as its client goes away."""
+    ended, gone = asyncio.create_task(_ended(site, job)), asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            return ended.result()
+        return await asyncio.to_thread(cancelled, site, job)
+    finally:
+        for each in (ended, gone):
+            each.cancel()
+        await asyncio.gather(ended, gone, return_exceptions=True)
+
+
+async def _ended(site: Site, job: JobRecord) -> JobRecord:
+    """The job when it has ended, or the server stops."""
     async with aclosing(changes(site, job)) as found:
         async for each in found:
             job = job if each is None else each
-            if job.state not in ENDED and await request.is_disconnected():
-                return await asyncio.to_thread(cancelled, site, job)
     return job
+
+
+async def _gone(request: Request) -> None:
+    """Wait until the client has gone; all that it sends has come."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def cancelled(site: Site, job: JobRecord) -> JobRecord:
