@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -29,10 +28,6 @@ CONNECTIONS_MAX = 512
 """At a time; each takes some kB, and more of them than this is nobody's browser."""
 GRACE_SECONDS = 2
 """For answers that are being sent when the server is stopped."""
-SWITCH_SECONDS = 0.0005
-"""After which the thread that answers lets one that makes pictures go on with Python. A step comes
-back from its kernels a few times; each time it would wait for up to 5 ms, Python's usual interval,
-while a hundred clients are answered."""
 POLLED = ("/internal/ping", "/api/jobs/{id}", "/sdapi/v1/progress", "/internal/progress",
           "/v1/internal/ping", "/v1/internal/progress")
 """What clients ask for all the time: looked for before the other hundred addresses."""
@@ -113,7 +108,6 @@ def serve(site: Site, bound: socket.socket, host: str, token: str | None,
           ready: Callable[[], None], unwanted: Callable[[], bool] | None = None) -> None:
     """Answer requests until Ctrl-C, or until `unwanted` says so; `ready` is called when the first
     one is answered."""
-    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         HttpServer(configured(site, host, token), site, ready, unwanted).run(sockets=[bound])
     finally:
