@@ -113,7 +113,12 @@ def test_dark_and_light_follow_the_system_until_one_is_chosen(visits: Visits) ->
     assert lightness(page) <= DARK_MAX
 
 
-@pytest.mark.parametrize("size", [DESKTOP, LAPTOP, PHONE], ids=["desktop", "laptop", "phone"])
+ZOOMED = (DESKTOP[0] // 2, DESKTOP[1] // 2)
+"""What a desktop shows at 200 %."""
+
+
+@pytest.mark.parametrize("size", [DESKTOP, LAPTOP, ZOOMED, PHONE],
+                         ids=["desktop", "laptop", "zoomed", "phone"])
 def test_nothing_is_cut_off(visits: Visits, size: tuple[int, int]) -> None:
     page = visits.open(size)
     expect(large(page)).to_be_visible()

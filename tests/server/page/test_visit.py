@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from served import Client
+from served import Client, opened, served
 from visits import Visits, create, expect, large, set_option
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.browser
 
@@ -125,3 +130,20 @@ def test_the_page_is_small_and_asks_only_its_own_server(visits: Visits) -> None:
     total = sum(size for _, size in sizes)
     assert total <= BYTES_MAX, sorted(sizes, key=lambda each: -each[1])
     assert {name.split("/")[2] for name, _ in sizes} == {page.url.split("/")[2]}
+
+
+def test_a_server_with_a_token_asks_the_browser_for_it(
+        chromium: Browser, models: Path, tmp_path: Path) -> None:
+    with served(opened(tmp_path, models), token="open sesame") as client:
+        from playwright.sync_api import Error
+
+        visits = Visits(chromium, f"http://127.0.0.1:{client.port}", expected=["401"])
+        with pytest.raises(Error, match="INVALID_AUTH_CREDENTIALS"):  # where nobody answers it
+            visits.open()
+        page = visits.open(http_credentials={"username": "me", "password": "open sesame"})
+        set_option(page, "Steps", "Steps", "2")
+        create(page).click()
+        expect(large(page)).to_be_visible()
+        for close in visits.close:
+            close()
+        assert not visits.problems
