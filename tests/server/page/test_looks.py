@@ -140,6 +140,28 @@ def test_a_phone_has_queue_and_gallery_as_sheets(visits: Visits) -> None:
     expect(large(page)).to_be_in_viewport()
 
 
+def test_windows_fit_on_a_phone(visits: Visits) -> None:
+    page = visits.open(PHONE, has_touch=True, is_mobile=True)
+    expect(large(page)).to_be_visible()
+    page.get_by_title("Where does the time go?").tap()
+    page.get_by_role("button", name=re.compile("^denoise")).tap()
+    expect(page.get_by_role("columnheader", name="Kernel")).to_be_visible()
+    assert fits(page), "where the time went"
+    page.get_by_role("button", name="Close", exact=True).tap()
+    page.get_by_role("button", name="Compare with another picture").tap()
+    page.get_by_role("region", name="Gallery").locator(".tile").nth(2).tap()
+    expect(page.get_by_text("What differs")).to_be_visible()
+    assert fits(page), "comparing"
+
+
+def fits(page: Page) -> bool:
+    """Whether the window over the page is within the screen."""
+    box, screen = page.get_by_role("dialog").bounding_box(), page.viewport_size
+    assert box is not None and screen is not None
+    return box["x"] >= 0 and box["x"] + box["width"] <= screen["width"] and \
+        box["y"] >= 0 and box["y"] + box["height"] <= screen["height"]
+
+
 def test_a_screen_reader_hears_how_far_it_is(visits: Visits) -> None:
     page = visits.open()
     create(page).click()
