@@ -17,6 +17,8 @@ const SEED_END = 2 ** 32;
 const sent = new Map();
 const SENT_MAX = 20;
 
+/** Options that count together with a picture only. */
+const OF_PICTURE = ["strength", "mask_blur", "only_masked", "padding", "extend"];
 const LOADED = ["model", "vae", "text_encoders", "loras", "device"];
 
 /** The request that Create sends. */
@@ -30,9 +32,7 @@ export function request() {
     found.image = given.value.image;
     if (given.value.mask) found.mask = given.value.mask;
   } else {
-    for (const name of ["strength", "mask_blur", "only_masked", "padding", "extend"]) {
-      delete found[name];
-    }
+    for (const name of OF_PICTURE) delete found[name];
   }
   if (controls.value.length) found.controls = controls.value;
   if (!found.variation_strength) delete found.variation_seed;
@@ -69,18 +69,37 @@ export async function attempt(action) {
   }
 }
 
+/** The job that made a picture: with its pictures, if it was asked for here and lately. */
+async function jobOf(picture) {
+  const whole = sent.get(picture.job);
+  if (whole) return { request: whole };
+  return jobs.value.get(picture.job) ?? await get(`/api/jobs/${picture.job}`).catch(() => null);
+}
+
+/** Whether a request began with pictures that are not in it any more. */
+const isEmptied = (wanted) => wanted.image === null || wanted.mask === null
+  || Boolean(wanted.controls?.some((each) => each.picture === null));
+
 /** The request that made a picture, with the seed that it was made with. */
 export async function requestOf(picture) {
-  const whole = sent.get(picture.job);
-  const job = whole ? { request: whole } : jobs.value.get(picture.job)
-    ?? await get(`/api/jobs/${picture.job}`).catch(() => null);
-  const unlike = job && ("upscaler" in job.request // it enlarged one that was made before
-    || ["image", "mask"].some((name) => job.request[name] === null));
-  if (job && !unlike) {
+  const job = await jobOf(picture);
+  if (job && !("upscaler" in job.request) && !isEmptied(job.request)) {
     return { ...job.request, seed: picture.seed, batch_size: job.request.batch_size ?? 1 };
   }
-  const { request: read } = await carried(picture);
+  const { request: read } = await carried(picture); // of the one that was enlarged, too
   return read;
+}
+
+/** The same, to be sent again. Throws where the picture that it began with is gone. */
+async function repeated(picture) {
+  const job = await jobOf(picture);
+  const wanted = await requestOf(picture);
+  const began = !wanted.image && OF_PICTURE.some((name) => name in wanted);
+  if (began || (job && !("upscaler" in job.request) && isEmptied(job.request))) {
+    throw new Error("This picture was made of another one, which is not here any more. Give that "
+      + "one with “Picture”, take over the settings of this one with “Use all”, and press Create.");
+  }
+  return wanted;
 }
 
 const read = new Map();
@@ -126,20 +145,18 @@ function loraName(name) {
 
 /** The same with other noise. */
 export const again = (picture) => attempt(async () => {
-  const wanted = await requestOf(picture);
-  delete wanted.variation_seed;
-  delete wanted.variation_strength;
+  const { variation_seed, variation_strength, ...wanted } = await repeated(picture);
   await create({ ...wanted, seed: -1 });
 });
 
 /** The same with nearly the same noise. */
 export const different = (picture) => attempt(async () => create({
-  ...await requestOf(picture), batch_size: 1, variation_strength: LITTLE,
+  ...await repeated(picture), batch_size: 1, variation_strength: LITTLE,
   variation_seed: Math.floor(Math.random() * SEED_END) }));
 
 /** The same picture, larger, in a second pass. */
 export const larger = (picture) => attempt(async () => {
-  const wanted = { ...await requestOf(picture), batch_size: 1 };
+  const wanted = { ...await repeated(picture), batch_size: 1 };
   await create({ hires_strength: LARGER_CHANGED, ...wanted, hires: Math.min(
     (wanted.hires ?? 1) * LARGER, options.value.hires?.maximum ?? LARGER) });
 });
