@@ -50,8 +50,8 @@ FUZZ_SECONDS_MAX = 10.0
 CHECKS = ("not_a_server_error,status_code_conformance,content_type_conformance,"
           "response_schema_conformance")
 PICTURE: dict[str, Any] = {"prompt": "a red apple", "seed": 1}
-LONG = 40
-"""Steps of a picture that takes seconds."""
+STEPS, WATCHED_STEPS = 40, 300
+"""Of a picture that takes as long as one usually does, and of one long enough to be asked for."""
 
 
 @dataclass(frozen=True)
@@ -107,16 +107,16 @@ def polling_rows(plan: Plan, folder: Path) -> list[Row]:
     alone, watched = [], []
     answers: dict[str, list[float]] = {"ping": [], "progress": []}
     with serving(folder / "polling", "--device", "cpu", "--threads", threads) as server:
-        server.ended(server.submit(**PICTURE, steps=LONG))
+        server.ended(server.submit(**PICTURE, steps=WATCHED_STEPS))
 
         def seconds(id: str) -> float:
             job = server.ended(id)
             return float(job["ended"] - job["started"])
 
         for _ in range(plan.rounds):
-            alone.append(seconds(server.submit(**PICTURE, steps=LONG)))
+            alone.append(seconds(server.submit(**PICTURE, steps=WATCHED_STEPS)))
             server.ask("POST", "/api/jobs/pause", {"paused": True})
-            id = server.submit(**PICTURE, steps=LONG)
+            id = server.submit(**PICTURE, steps=WATCHED_STEPS)
             with polling(server.port, CLIENTS, EVERY_SECONDS,
                          ("/internal/ping", f"/api/jobs/{id}")) as found:
                 server.ask("POST", "/api/jobs/pause", {"paused": False})
@@ -143,12 +143,12 @@ def overhead_rows(plan: Plan, folder: Path) -> list[Row]:
     with serving(folder / "overhead", "--device", "cpu") as server:
 
         def ask() -> None:
-            job = server.ended(server.submit(**PICTURE, steps=LONG))
+            job = server.ended(server.submit(**PICTURE, steps=STEPS))
             status, content = server.ask("GET", job["pictures"][0]["file"])
             assert status == 200 and content.startswith(b"\x89PNG")
 
         def call() -> None:
-            pipe(PICTURE["prompt"], seed=PICTURE["seed"], steps=LONG).save(folder / "called.png")
+            pipe(PICTURE["prompt"], seed=PICTURE["seed"], steps=STEPS).save(folder / "called.png")
 
         for run in (ask, call):  # compiles, and loads
             run()
