@@ -1,4 +1,4 @@
-"""Pictures that are asked for again: what they began with has to be there."""
+"""What is asked for, and asked for again: what a picture began with has to be there."""
 
 from __future__ import annotations
 
@@ -38,3 +38,13 @@ def test_again_has_other_noise_and_a_little_different_the_same(visits: Visits, c
     again, different = asked
     assert again["seed"] == -1 and again["steps"] == different["steps"] == 2
     assert different["seed"] != -1 and different["variation_strength"] == 0.15
+
+
+def test_what_is_off_is_shown_as_off(visits: Visits) -> None:
+    page = visits.open()
+    page.get_by_role("button", name="More").click()
+    seamless = page.get_by_role("dialog").get_by_label("Seamless")
+    expect(seamless.locator("option:checked")).to_have_text("off")
+    seamless.select_option("x")
+    seamless.select_option("off")
+    assert page.evaluate("JSON.parse(localStorage['smalti.asked']).tiling") is None

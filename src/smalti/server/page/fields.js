@@ -95,6 +95,7 @@ function Choice({ id, schema, names, value, change, open = false }) {
   return html`<select id=${id} value=${value ?? ""} aria-describedby=${`${id}-help`}
     onChange=${take}>
     ${own && html`<option value="">${schema.usual ?? "the model's own"}</option>`}
+    ${schema.default === "" && !names.includes("") && html`<option value="">off</option>`}
     ${names.map((each) => html`<option value=${each}>${each || "off"}</option>`)}
     ${open && html`<option value=${OTHER}>other…</option>`}</select>`;
 }
