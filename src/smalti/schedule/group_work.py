@@ -39,7 +39,9 @@ factor that only some invocations bring. Least squares over the products of the 
 two schedules each, by the compilers of Mesa 26 for five chips: 7 to 11 % off in the mean."""
 CHUNK_LATENCY, CHUNK_LATENCY_AHEAD, BARRIER, STALL = 900, 300, 30, 250
 """Clocks of a chunk of a work-group that is alone, beside its work, and of a barrier: those that
-everybody pays, and those that another work-group can fill."""
+everybody pays, and those that another work-group can fill. In the matrix unit chunks that are not
+loaded ahead count as if they were: that is on Intel, where eight subgroups of an engine take turns.
+"""
 START, LAUNCH = 1500, 5000
 """Clocks until the first chunk and for the result of a work-group, and for a step more."""
 SPILL, SURE = 8, 0.92
@@ -217,7 +219,7 @@ class GroupWork:
         work += BARRIER * (3 - s.buffers)
         work *= 1 + max(0.0, self.held(s) - SURE * self.registers) / SPILL
         few = max(1.0, FULL / s.invocations)
-        latency = CHUNK_LATENCY_AHEAD if s.ahead else CHUNK_LATENCY
+        latency = CHUNK_LATENCY_AHEAD if s.ahead or s.matrix else CHUNK_LATENCY
         return work, latency + work * few
 
     def _matrices(self, s: GroupContraction) -> float:
