@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,3 +149,39 @@ def test_a_file_of_the_first_format_is_changed_into_todays(tmp_path: Path) -> No
     base.close()
     with pytest.raises(InputError, match="is of format 99, this Smalti reads up to"):
         Archive(tmp_path / "a.sqlite")
+
+
+def steps_of(archive: Archive, ask: Callable[[], object]) -> int:
+    """How many hundreds of instructions SQLite takes for something."""
+    counted: list[None] = []
+    archive._base.set_progress_handler(lambda: counted.append(None), 100)
+    ask()
+    archive._base.set_progress_handler(None, 0)
+    return len(counted)
+
+
+def test_the_pictures_of_a_job_are_found_however_many_others_there_are(archive: Archive) -> None:
+    for name in ("a", "b"):
+        archive.add(job(name))
+        begun = archive.begin("cpu")
+        assert begun is not None
+        record = PictureRecord(0, name, "p.png", 1.0, 8, 8, 7, "m", "a", "a text")
+        archive.end(replace(begun, state=DONE), pictures=[record] * (1 if name == "a" else 3000))
+    assert [each.job for each in archive.pictures(job="a")] == ["a"]
+    assert steps_of(archive, lambda: archive.pictures(job="a")) < 5
+
+
+def test_requests_that_wait_are_counted_without_reading_them_again(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "a.sqlite")
+    for name in "abc":
+        archive.add(replace(job(name), request={"image": "x" * 1000}))
+    whole = archive.queued_bytes()
+    assert whole > 3000
+    archive.begin("cpu")
+    read: list[str] = []
+    archive._base.set_trace_callback(read.append)
+    assert archive.queued_bytes() == whole * 2 // 3
+    assert not [text for text in read if "whole" in text]
+    archive._base.set_trace_callback(None)
+    archive.close()
+    assert Archive(tmp_path / "a.sqlite").queued_bytes() == whole * 2 // 3

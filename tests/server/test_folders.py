@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoint.samples import TINY as SAMPLE
@@ -146,6 +149,30 @@ def test_a_warning_is_told_once(tmp_path: Path) -> None:
     folders.all()
     folders.all()
     assert len(told) == 1 and folders.warnings == told
+
+
+def test_a_folder_that_may_not_be_read_takes_nothing_away(
+        tmp_path: Path, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as `lost+found` of a disk, and a part of a model that is another user's."""
+    put(model_path, tmp_path / "own.safetensors")
+    for closed in (tmp_path / "lost+found", tmp_path / "whole" / "unet"):
+        closed.mkdir(parents=True)
+    (tmp_path / "whole" / "model_index.json").write_text("{}")
+
+    def denied(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(path: Any = ".", *args: Any, **more: Any) -> Any:
+            if "lost+found/" in os.fspath(path) or Path(path).name in ("lost+found", "unet") and (
+                    function is not os.stat):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+            return function(path, *args, **more)
+
+        return called
+
+    for name in ("stat", "listdir", "scandir"):
+        monkeypatch.setattr(os, name, denied(getattr(os, name)))
+    found, warnings = names(tmp_path)
+    assert found == ["own.safetensors"]
+    assert [text for text in warnings if "unet cannot be searched for models" in text]
 
 
 EXTRA = """\

@@ -106,6 +106,19 @@ def test_watchers_hear_of_each_change(queue: JobQueue) -> None:
     assert (heard, states) == ([id] * 3, [id] * 2)
 
 
+def test_who_begins_to_watch_waits_for_no_disk(queue: JobQueue) -> None:
+    """The thread that answers does so; a request with large pictures takes seconds to be kept."""
+    entered = threading.Event()
+
+    def watch() -> None:
+        with queue.watching(lambda id: None):
+            entered.set()
+
+    with queue._changed:
+        threading.Thread(target=watch, daemon=True).start()
+        assert entered.wait(30)
+
+
 def test_what_runs_and_how_many_wait_is_known_without_the_archive(queue: JobQueue) -> None:
     assert queue.waiting_known is None and queue.waiting() == 0 == queue.waiting_known
     id = queue.submit({"prompt": "a", "image": "iVBO"}).id

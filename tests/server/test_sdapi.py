@@ -165,6 +165,10 @@ def test_a_client_that_goes_away_cancels_its_picture(client: Client) -> None:
     ("img2img", {"init_images": ["AAAA"], "resize_mode": 2}, 422, "resize_mode is 2"),
     ("png-info", {"image": "AAAA"}, 422, "image is no picture"),
     ("options", {"samples_format": "gif"}, 422, "samples_format is 'gif'; expected one of png"),
+    ("options", {"jpeg_quality": 101}, 422, "jpeg_quality is 101; expected a whole number from 1"),
+    ("txt2img", {"override_settings": {"samples_format": "avif"}}, 422, "samples_format is 'avif'"),
+    ("txt2img", {"override_settings": {"jpeg_quality": 10 ** 30}}, 422, "jpeg_quality is 1000"),
+    ("txt2img", {"eta": 0.5}, 422, "eta is 0.5"),
     ("options", {"x": "y" * 100_001}, 422, "more than 100000 characters"),
 ])
 def test_what_is_not_understood_is_refused_by_name(
@@ -184,6 +188,22 @@ def test_what_says_nothing_changes_nothing() -> None:
     assert translated({**plain, **idle}, {}, ModelFolders()) == translated(
         plain, {}, ModelFolders()) == {
         "prompt": "a", "steps": 20, "seed": -1, "batch_size": 1, "rng": "cuda"}
+
+
+def test_what_is_under_a_mask_is_filled_where_nothing_else_is_said() -> None:
+    def text(picture: Image.Image) -> str:
+        stream = io.BytesIO()
+        picture.save(stream, "PNG")
+        return base64.b64encode(stream.getvalue()).decode()
+
+    holed, mask = Image.new("RGB", (16, 16), "red"), Image.new("L", (16, 16))
+    holed.paste((0, 0, 255), (4, 4, 12, 12))
+    mask.paste(255, (4, 4, 12, 12))
+    for said, under in (({}, (255, 0, 0)), ({"inpainting_fill": 1}, (0, 0, 255))):
+        found = translated({"prompt": "a", "init_images": [text(holed)], "mask": text(mask),
+                            **said}, {}, ModelFolders())
+        with Image.open(io.BytesIO(base64.b64decode(found["image"]))) as begun:
+            assert begun.convert("RGB").getpixel((8, 8)) == under
 
 
 def test_options_of_a_picture_are_options_of_ours() -> None:

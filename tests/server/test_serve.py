@@ -203,3 +203,17 @@ def test_answers_are_sent_without_delay() -> None:
     """An answer is sent in two parts; TCP would hold the second one back for 40 ms."""
     with listening("127.0.0.1", 0, None) as bound:
         assert bound.proto == socket.IPPROTO_TCP, "by which asyncio knows what to switch off"
+
+
+def test_a_port_of_windows_is_taken_by_one_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There SO_REUSEADDR lets a second server take the port of the first one."""
+    said: list[int] = []
+
+    class Socket(socket.socket):
+        def setsockopt(self, level: int, name: int, value: int) -> None:  # type: ignore[override]
+            said.append(name)
+
+    monkeypatch.setattr(socket, "socket", Socket)
+    monkeypatch.setattr(socket, "SO_EXCLUSIVEADDRUSE", ~socket.SO_REUSEADDR, raising=False)
+    listening("127.0.0.1", 0, None).close()
+    assert said == [socket.SO_EXCLUSIVEADDRUSE]  # type: ignore[attr-defined]

@@ -74,3 +74,22 @@ def test_what_a_link_leads_to_is_not_deleted(client: Client, tmp_path: Path) -> 
     assert client.get(f"/api/pictures/{picture['id']}/thumbnail").status == 404
     assert client.ask("DELETE", f"/api/pictures/{picture['id']}").status == 200
     assert other.is_file() and not path.is_symlink()
+
+
+def test_a_picture_that_cannot_be_deleted_when_it_is_sent_stays(
+        client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        ) -> None:
+    """As on Windows, where another program reads it: its client has it nevertheless."""
+    (made,) = client.made(**APPLE)["pictures"]
+    record = client.site.archive.picture(made["id"])
+    assert record is not None
+
+    def used(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "used by another process")
+
+    monkeypatch.setattr(client.site, "_keep_sent", False)
+    monkeypatch.setattr(Path, "unlink", used)
+    client.site.sent([record])
+    monkeypatch.undo()
+    assert "used by another process; it stays in the gallery" in capsys.readouterr().err
+    assert client.get(f"/api/pictures/{made['id']}/file").status == 200

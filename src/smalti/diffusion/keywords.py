@@ -22,6 +22,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S")
 T = TypeVar("T")
+NAME_CHARACTERS_MAX = 200
+"""Of a name that is looked at and told: programs are sent names of any length."""
 SIMILAR = 0.6
 """Of difflib's measure from 0 to 1, above which a name is taken for a slip; its own usual one."""
 
@@ -66,8 +68,8 @@ def check_known(names: Collection[str], known: Collection[str],
     for name in names:
         if name in known:
             continue
-        lower = name.lower()
+        lower = name[:NAME_CHARACTERS_MAX].lower()
         near = [kin[lower]] if lower in kin else difflib.get_close_matches(
             lower, list(known), n=1, cutoff=SIMILAR)
-        raise UnknownOptionError(f"there is no option {name}" + (
-            f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"))
+        raise UnknownOptionError(f"there is no option {name[:NAME_CHARACTERS_MAX]}" + (
+            f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known) or 'none'}"))

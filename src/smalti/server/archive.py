@@ -114,6 +114,7 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         self._turn = threading.RLock()
+        self._bytes: dict[str, int] = {}  # of requests that wait: SQLite would read all of each
         try:
             self._base = sqlite3.connect(path, check_same_thread=False, isolation_level=None,
                                          timeout=0)
@@ -202,8 +203,12 @@ class Archive:
 
     def queued_bytes(self) -> int:
         """What the requests of those that wait take, which is mostly their pictures."""
-        return int(self._all("SELECT coalesce(sum(length(whole)), 0) FROM jobs "
-                             "WHERE state = 'queued'")[0][0])
+        with self._turn:
+            known, self._bytes = self._bytes, {}
+            for id in self.order():
+                self._bytes[id] = known[id] if id in known else int(self._all(
+                    "SELECT length(whole) FROM jobs WHERE id = ?", id)[0][0])
+            return sum(self._bytes.values())
 
     def request(self, id: str) -> dict[str, Any]:
         """What a job asked for, with its pictures, as long as it is not done."""
@@ -322,11 +327,14 @@ class Archive:
                  favourite: bool | None = None, limit: int = 100) -> list[PictureRecord]:
         """The newest first: of a job, older than that of the id `before`, whose settings contain
         the words of `search`, that are a `favourite` or not."""
-        words = "".join(" AND instr(lower(text), lower(?)) > 0" for _ in search.split())
+        wanted: list[tuple[str, object]] = [("job = ?", job)] * bool(job)
+        wanted += [("id < ?", before)] * bool(before)
+        wanted += [("favourite = ?", favourite)] * (favourite is not None)
+        wanted += [("instr(lower(text), lower(?)) > 0", word) for word in search.split()]
         rows = self._all(
-            f"SELECT {PICTURE} FROM pictures WHERE ? IN ('', job) AND (? = 0 OR id < ?) "
-            f"AND favourite = coalesce(?, favourite){words} ORDER BY id DESC LIMIT ?",
-            job, before, before, favourite, *search.split(), limit)
+            f"SELECT {PICTURE} FROM pictures "
+            f"WHERE {' AND '.join(['1', *(which for which, _ in wanted)])} "
+            f"ORDER BY id DESC LIMIT ?", *(value for _, value in wanted), limit)
         return [_picture(row) for row in rows]
 
     def mark(self, id: int, favourite: bool) -> None:

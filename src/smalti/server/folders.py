@@ -134,7 +134,7 @@ def found_files(searched: Sequence[Root], warn: Warn, known: Path) -> Iterator[C
                         yield Candidate(name, path, root.title)
                 continue
             inner[:] = _searched(here, inner, files)
-            whole = INDEX in files and _has_weights(here, inner)
+            whole = INDEX in files and _has_weights(here, inner, warn)
             if INDEX in files:
                 inner.clear()
             if whole:
@@ -172,10 +172,10 @@ def _searched(folder: Path, inner: Sequence[str], files: Sequence[str]) -> list[
     small = {name: name.lower() for name in inner}
     if PROGRAM in small.values() and any(name.endswith(".py") for name in files):
         found = [name for name in inner if small[name] in (PROGRAM, *HOMES)]
-        return sorted(found + [EXTENSION] * (folder / EXTENSION).is_dir())
+        return sorted(found + [EXTENSION] * os.path.isdir(folder / EXTENSION))
     return sorted(name for name in inner if not (
         name.startswith((".", *NOT_MODELS)) or name in PASSED_OVER
-        or any((folder / name / sign).exists() for sign in ENVIRONMENT)))
+        or any(os.path.exists(folder / name / sign) for sign in ENVIRONMENT)))
 
 
 def _weights(folder: Path, files: Sequence[str], warn: Warn) -> Iterator[str]:
@@ -201,10 +201,16 @@ def _weights(folder: Path, files: Sequence[str], warn: Warn) -> Iterator[str]:
         yield file
 
 
-def _has_weights(folder: Path, inner: Sequence[str]) -> bool:
-    """Whether a folder of diffusers holds weights, not only what describes them."""
-    return any(entry.name.lower().endswith(SUFFIXES) for each in inner
-               for entry in (folder / each).iterdir())
+def _has_weights(folder: Path, inner: Sequence[str], warn: Warn) -> bool:
+    """Whether a folder of diffusers holds weights, not only what describes them; what may not be
+    looked into holds none."""
+    for each in inner:
+        try:
+            if any(name.lower().endswith(SUFFIXES) for name in os.listdir(folder / each)):
+                return True
+        except OSError as error:
+            warn(f"{folder / each} cannot be searched for models: {error.strerror or error}")
+    return False
 
 
 def _repository(folder: Path, warn: Warn) -> Iterator[tuple[str, Path]]:
@@ -236,7 +242,7 @@ def _snapshot(name: str, folder: Path, warn: Warn) -> Iterator[tuple[str, Path]]
         here = Path(place)
         if here == folder and INDEX in files:
             parts = [*inner]
-            if _has_weights(here, parts):
+            if _has_weights(here, parts, warn):
                 yield name, folder
             inner.clear()
         inner.sort()

@@ -26,6 +26,9 @@ from smalti.server.folders import INDEX, SUFFIXES, Candidate, found_files, roots
 LOOK_SECONDS = 1.0
 """For which what was found in the folders is taken to be there: a look at a thousand files takes
 30 ms, and a job asks for several names."""
+NEAR_CHARACTERS_MAX = 500
+"""Of a name that none has, for which near ones are looked for, in time that grows with it; file
+systems have names of up to 255."""
 MODEL, LORA, UNKNOWN = "model", "lora", "unknown"
 
 
@@ -139,7 +142,8 @@ class ModelFolders:
             if found is not None:
                 return found
         stems = {each.stem: each.name for each in files}
-        near = [stems[stem] for stem in difflib.get_close_matches(Path(name).stem, stems, n=3)]
+        near = [stems[stem] for stem in difflib.get_close_matches(
+            Path(name[:NEAR_CHARACTERS_MAX]).stem, stems, n=3)]
         known = near or [each.name for each in files[:10]]
         raise InputError(f"no {kind} is named {name!r:.200}; " + (
             f"{'near' if near else 'known'} ones: {', '.join(known)}" if known else

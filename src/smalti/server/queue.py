@@ -76,6 +76,7 @@ class JobQueue:
         self._waiting = (-1, 0)
         self._cancelling: set[str] = set()
         self._watchers: dict[Callable[[str], None], bool] = {}
+        self._watching = threading.Lock()  # one of its own: who asks waits for no disk then
         self.stopping = False
 
     # for those who ask
@@ -176,12 +177,12 @@ class JobQueue:
     def watching(self, watcher: Callable[[str], None], steps: bool = True) -> Iterator[None]:
         """Inside, `watcher` is called, by any thread, with the id of a job that changed; with
         `steps` also when it has only come further."""
-        with self._changed:
+        with self._watching:
             self._watchers[watcher] = steps
         try:
             yield
         finally:
-            with self._changed:
+            with self._watching:
                 self._watchers.pop(watcher, None)
 
     # for those who make them
@@ -267,7 +268,7 @@ class JobQueue:
 
     def _heard_by(self, step: bool) -> list[Callable[[str], None]]:
         """Who hears of a change, which is a step that was done or another one."""
-        with self._changed:
+        with self._watching:
             return [each for each, steps in self._watchers.items() if steps or not step]
 
     def wait(self, id: str, seconds: float) -> JobRecord:

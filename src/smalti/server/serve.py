@@ -126,7 +126,9 @@ def listening(host: str, port: int, token: str | None) -> socket.socket:
         # asyncio sends without delay where it knows by the protocol that this is TCP; else every
         # second answer of a connection waits 40 ms for the acknowledgement of its first part
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # on Windows that name means another thing: two servers at one port, and nobody is told
+        found.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_EXCLUSIVEADDRUSE",
+                                                    socket.SO_REUSEADDR), 1)
         found.bind(address)
     except OSError as error:
         raise InputError(f"cannot listen on {host}, port {port}: {error.strerror or error}; choose "

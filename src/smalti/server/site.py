@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smalti.errors import OutputError
 from smalti.server.archive import RUNNING, Archive, PictureRecord
 from smalti.server.events import MODELS, Events
 from smalti.server.gallery import Gallery
@@ -73,7 +75,11 @@ class Site:
     def sent(self, pictures: Sequence[PictureRecord]) -> None:
         """Pictures are being sent to a program that waited for them."""
         for each in () if self._keep_sent else pictures:
-            self.gallery.delete(each)
+            try:
+                self.gallery.delete(each)
+            except OutputError as error:  # such as a virus scanner on Windows that reads it now
+                print(f"warning: {error}; it stays in the gallery", file=sys.stderr)
+                continue
             self.archive.remove(each.id)
 
     def start(self) -> None:

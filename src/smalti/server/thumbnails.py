@@ -43,8 +43,9 @@ class Thumbnails:
             return content
 
     def forget(self, name: str) -> None:
-        """Delete the one that is kept under a name, if there is one."""
-        with suppress(OSError):
+        """Delete the one that is kept under a name, if there is one; one that is being made is
+        waited for."""
+        with self._turn, suppress(OSError):
             self._path(name).unlink()
 
     def _path(self, name: str) -> Path:

@@ -15,7 +15,8 @@ from smalti.diffusion.made_picture import MadePicture
 from smalti.diffusion.metadata import parse
 from smalti.server.archive import CANCELLED, DONE, JobRecord, PictureRecord, without_pictures
 from smalti.server.guard import problem
-from smalti.server.sdapi.webui import FORMATS, WebUi
+from smalti.server.sdapi.formats import FORMATS
+from smalti.server.sdapi.webui import WebUi
 
 QUALITY = 80
 """Of JPEG and WebP, as of A1111."""
@@ -81,13 +82,13 @@ def enlarged(webui: WebUi, fields: dict[str, Any], made: JobRecord | Image.Image
 
 def encoded(path: Path, text: str, options: dict[str, Any]) -> str:
     """A picture in base64, in the format that the options say, with its settings."""
-    kind = FORMATS.get(str(options.get("samples_format")).lower(), "PNG")
+    kind = FORMATS[options.get("samples_format", "png").lower()]
     if kind == "PNG":
         return base64.b64encode(path.read_bytes()).decode()
-    quality, stream = options.get("jpeg_quality"), io.BytesIO()
+    quality, stream = options.get("jpeg_quality", QUALITY), io.BytesIO()
     with Image.open(path) as picture:
         MadePicture.of(picture.convert("RGB"), text).save(
-            stream, kind, quality=quality if isinstance(quality, int) else QUALITY)
+            stream, kind, quality=quality)
     return base64.b64encode(stream.getvalue()).decode()
 
 

@@ -15,6 +15,7 @@ from smalti.errors import InputError
 from smalti.server.models import MODEL, ModelFile, ModelFolders
 from smalti.server.sdapi.controlnet import EMPTY, Request, control, split_scripts
 from smalti.server.sdapi.files import found_file
+from smalti.server.sdapi.formats import check_format
 from smalti.server.sdapi.initial import init_image
 from smalti.server.sdapi.styles import chosen_styles, styled, styles
 
@@ -54,13 +55,14 @@ READ = ("sampler_name", "sampler_index", "scheduler", "batch_size", "n_iter", "t
         "inpainting_mask_invert", "resize_mode", "force_task_id", "styles", "alwayson_scripts",
         "lora_paths", "lora_alphas")
 """Fields that the functions below read."""
-ANY = ("send_images", "save_images", "do_not_save_samples", "do_not_save_grid", "eta",
+ANY = ("send_images", "save_images", "do_not_save_samples", "do_not_save_grid",
        "override_settings_restore_afterwards", "include_init_images", "s_tmax", "hr_resize_x",
        "hr_resize_y", "hr_prompt", "hr_negative_prompt", "hr_sampler_name", "hr_scheduler",
        "script_args")
 """Fields that change no picture here, or that are looked at beside another one."""
 IDLE: Mapping[str, tuple[Any, ...]] = {
-    "s_churn": (0, None), "s_tmin": (0, None), "s_noise": (1, None), "image_cfg_scale": (1.5, None),
+    "eta": (0, 1, None), "s_churn": (0, None), "s_tmin": (0, None), "s_noise": (1, None),
+    "image_cfg_scale": (1.5, None),
     "initial_noise_multiplier": (1, None, 0), "hr_checkpoint_name": SAME,
     "mask_blur_x": (4, None), "mask_blur_y": (4, None),
     "seed_resize_from_h": (0, -1, None), "seed_resize_from_w": (0, -1, None),
@@ -217,7 +219,8 @@ def _settings(settings: Mapping[str, Any], found: Request, folders: ModelFolders
     for name, idle in IDLE_SETTINGS.items():
         if settings.get(name) not in idle:
             raise InputError(f"the option {name} is {settings[name]!r:.80}, which is not "
-                             f"understood here; leave it out")
+                             f"understood here; set it to {idle[0]!r}")
+    check_format(settings)
     emphasis = settings.get("emphasis")
     if emphasis not in (None, "", *EMPHASES):
         raise InputError(f"the option emphasis is {emphasis!r:.80}; expected one of "

@@ -39,14 +39,14 @@ def init_image(fields: Mapping[str, Any]) -> dict[str, Any]:
              "strength": fields.get("denoising_strength", STRENGTH)}
     if fields.get("mask") is None:
         return found
-    fill = fields.get("inpainting_fill", ORIGINAL)
+    fill = fields.get("inpainting_fill")
     if fill not in (FILL, ORIGINAL, None):
         raise InputError(f"inpainting_fill is {fill!r:.80}; expected 1: what is under the mask is "
                          f"where the new picture begins, or 0: colours from around it are")
     invert = ImageOps.invert if fields.get("inpainting_mask_invert") else None
     found |= {"mask": _changed(fields["mask"], "mask", fit, invert),
               "mask_blur": fields.get("mask_blur", BLUR)}
-    if fill == FILL:
+    if fill != ORIGINAL:  # nor where it is not said: that is A1111's own default
         found["image"] = as_base64(filled(picture(found["image"], "init_images"),
                                           picture(found["mask"], "mask")))
     if fields.get("inpaint_full_res", True):

@@ -20,8 +20,6 @@ KEPT = "options of the web UI"
 """What the archive knows the options as."""
 CHECKPOINT = "sd_model_checkpoint"
 """The option that says which model makes pictures."""
-FORMATS = {"png": "PNG", "jpg": "JPEG", "jpeg": "JPEG", "webp": "WEBP"}
-"""Of pictures in answers, by the option `samples_format`."""
 USUAL: dict[str, Any] = {
     "samples_format": "png", "sd_vae": "Automatic", "randn_source": "NV",
     "CLIP_stop_at_last_layers": 1, "forge_additional_modules": [], "live_previews_enable": True,
@@ -57,12 +55,10 @@ class WebUi:
         from smalti.server.models import MODEL
         from smalti.server.sdapi.fields import NO_VAE, modules
         from smalti.server.sdapi.files import found_file
+        from smalti.server.sdapi.formats import check_format
 
         wanted, folders = dict(options), self.site.folders()
-        kind = wanted.get("samples_format", "png")
-        if not isinstance(kind, str) or kind.lower() not in FORMATS:
-            raise InputError(f"samples_format is {kind!r:.80}; expected one of "
-                             f"{', '.join(FORMATS)}")
+        check_format(wanted)
         if wanted.get(CHECKPOINT):
             wanted[CHECKPOINT] = found_file(folders, wanted[CHECKPOINT], MODEL).name
         if wanted.get("sd_vae") not in NO_VAE:
