@@ -76,6 +76,16 @@ def test_previews_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert previews.keep("a", how, step(1)) is None
 
 
+class Clock:
+    """Seconds that pass only where `Tiny` decodes."""
+
+    now = 0.0
+
+    @classmethod
+    def perf_counter(cls) -> float:
+        return cls.now
+
+
 class Tiny:
     """What decodes slowly, or not at all."""
 
@@ -83,7 +93,7 @@ class Tiny:
         self.seconds, self.error, self.net = seconds, error, type("Net", (), {"path": "t"})
 
     def __call__(self, latents: np.ndarray) -> list[Image.Image]:
-        time.sleep(self.seconds)
+        Clock.now += self.seconds
         if self.error is not None:
             raise self.error
         return [Image.new("RGB", (24, 16), "red")]
@@ -93,7 +103,9 @@ def decoder(tiny: Any) -> TinyDecoder:
     return TinyDecoder(tiny)
 
 
-def test_a_tiny_autoencoder_takes_a_hundredth_of_the_time() -> None:
+def test_a_tiny_autoencoder_takes_a_hundredth_of_the_time(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smalti.server.previews.time", Clock)
     tiny, latent = decoder(Tiny()), np.zeros((4, 2, 3), np.float32)
     assert tiny.decoded(latent, 99) is None, "compiling is taken to need a second"
     assert tiny.decoded(latent, 99) is not None
