@@ -15,6 +15,8 @@ from served import SECONDS
 
 from smalti.cli import main
 from smalti.cli.main import root
+from smalti.cli.sdkit import OUTPUT
+from smalti.cli.serve import OUTPUT as SERVED
 
 FLAGS = ["--log-level", "debug", "--diffusion-fa", "--chroma-disable-dit-mask", "--offload-to-cpu",
          "--vae-tiling", "--vae-tile-size", "512x512"]
@@ -74,3 +76,8 @@ def test_a_program_that_is_called_so_is_this_command(
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert ended.value.code == 0 and "Usage: smalti sdkit" in capsys.readouterr().out
+
+
+def test_its_folder_is_not_that_of_the_server_for_people() -> None:
+    """What waits in it is cancelled at each start."""
+    assert OUTPUT != SERVED

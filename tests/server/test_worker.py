@@ -20,6 +20,7 @@ from smalti.diffusion import made_picture
 from smalti.diffusion.job import PictureJob
 from smalti.errors import DeviceLostError, DeviceMemoryError, NumericsError, OutputError
 from smalti.server.archive import CANCELLED, DONE, FAILED, QUEUED, Archive, JobRecord
+from smalti.server.models import ModelFile, ModelFolders
 from smalti.server.site import ARCHIVE, Site
 
 
@@ -233,3 +234,20 @@ def test_a_server_that_stops_gives_its_job_back(tmp_path: Path, models: Path) ->
     again = opened(tmp_path, models)
     assert (again.queue.job(id).state, again.queue.job(id).attempts) == (QUEUED, 0)
     again.stop()
+
+
+def test_folders_that_cannot_be_read_fail_jobs_and_not_the_worker(
+        models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of a worker lists them first; each one that ended there was followed by another.
+    """
+    def refuses(self: ModelFolders) -> list[ModelFile]:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    monkeypatch.setattr(ModelFolders, "all", refuses)
+    site = opened(tmp_path, models)
+    site.start()
+    try:
+        job = made(site)
+        assert (job.state, job.error) == (FAILED, "OSError")
+    finally:
+        site.stop()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from smalti.cli.interrupt import ending_at_once
-from smalti.cli.serve import OUTPUT, check_loading
+from smalti.cli.serve import check_loading
 
 NAME = "sdkit"
 """The name by which Easy Diffusion starts it: a link or a copy of `smalti` that is called so is
@@ -16,6 +16,8 @@ this command."""
 PORT = 8188
 """That of the program that it stands for; Easy Diffusion gives another one."""
 HOST = "127.0.0.1"
+OUTPUT = Path("smalti-sdkit")
+"""Another folder than that of `smalti serve`, whose queue is for people: this one is emptied."""
 FOLDERS = {
     "ckpt-dir": "checkpoints", "vae-dir": "autoencoders", "lora-dir": "LoRAs",
     "embeddings-dir": "embeddings", "controlnet-dir": "ControlNets",

@@ -82,7 +82,8 @@ class DeviceWorker:
 
         with suppress(SmaltiError):  # each job then fails with what it says
             self.device = chosen(self.device)
-        self._folders.all()  # loads what the first request needs, while nobody waits for it
+        with suppress(OSError):  # the same; a thread that ends here would begin for ever
+            self._folders.all()  # loads what the first request needs, while nobody waits for it
         while (job := self._queue.take(self.device)) is not None:
             self.make(job)
 
