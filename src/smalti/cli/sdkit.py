@@ -90,7 +90,7 @@ def unused(command: Any) -> Any:
 def sdkit(port: int, parent_pid: int | None, log_level: str, output: Path,
           devices: tuple[str, ...], threads: int | None, precision: str, memory: str | None,
           **flags: Any) -> None:
-    """Make pictures for Easy Diffusion, in the place of its backend sdkit.
+    """Serve Easy Diffusion, in the place of its backend sdkit.
 
     It takes the same flags. Pictures are deleted here once they are sent: Easy Diffusion keeps
     them.
