@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from smalti.server import archive as archive_module
 from smalti.server import queue as queue_module
 from smalti.server.archive import CANCELLED, DONE, FAILED, QUEUED, RUNNING, Archive
 from smalti.server.queue import JobQueue, QueueFullError, QueueStateError, UnknownJobError
@@ -67,6 +68,23 @@ def test_a_job_that_failed_is_tried_again_as_a_new_one(queue: JobQueue) -> None:
     again = queue.retry(first.id)
     assert again.id != first.id and again.request == first.request
     assert queue.job(first.id).state == FAILED
+
+
+def test_pictures_of_requests_are_kept_for_the_last_jobs_only(
+        queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_module, "REQUESTS_KEPT", 2)
+    requests = [{"prompt": "a"}, {"prompt": "b", "image": "iVBO"}, {"prompt": "c", "image": "iVBO"},
+                {"prompt": "d", "image": "iVBO"}]
+    ids = [queue.submit(each).id for each in requests]
+    for id in ids[:3]:
+        job = queue.take("cpu")
+        assert job is not None and job.id == id
+        queue.fail(job, "NumericsError", "NaN in conv_1")
+    queue.cancel(ids[3])
+    assert queue.retry(ids[0]).request == requests[0], "it has no pictures"
+    with pytest.raises(QueueStateError, match=f"job {ids[1]} was given are not kept any more"):
+        queue.retry(ids[1])
+    assert [queue.retry(id).request for id in ids[2:]] == requests[2:]
 
 
 def test_a_paused_queue_begins_nothing(queue: JobQueue) -> None:

@@ -28,6 +28,9 @@ ATTEMPTS_MAX = 3
 crashes) would do it for ever."""
 JOBS_KEPT = 10_000
 """Jobs that have ended and are still told of, some days of a busy server; pictures stay."""
+REQUESTS_KEPT = 100
+"""Of these, the last ones keep the pictures of their requests where they failed or were cancelled,
+so that they can be tried again: each may have 64 MB of them."""
 
 TABLES = f"""
 PRAGMA user_version = {FORMAT};
@@ -210,9 +213,11 @@ class Archive:
                     "SELECT length(whole) FROM jobs WHERE id = ?", id)[0][0])
             return sum(self._bytes.values())
 
-    def request(self, id: str) -> dict[str, Any]:
-        """What a job asked for, with its pictures, as long as it is not done."""
-        return dict(json.loads(self._all("SELECT whole FROM jobs WHERE id = ?", id)[0][0]))
+    def request(self, id: str) -> dict[str, Any] | None:
+        """What a job asked for, with its pictures, as long as it is not done; None where they are
+        not kept any more."""
+        whole = self._all("SELECT whole FROM jobs WHERE id = ?", id)[0][0]
+        return dict(json.loads(whole)) if whole else None
 
     def order(self) -> list[str]:
         """The ids of those that wait, the next one first."""
@@ -229,7 +234,7 @@ class Archive:
                 return None
             job = _job(row)
             job = replace(job, state=RUNNING, started=time.time(), attempts=job.attempts + 1,
-                          request=self.request(job.id))
+                          request=self.request(job.id) or job.request)
             base.execute("UPDATE jobs SET state = 'running', started = ?, attempts = ? "
                          "WHERE id = ?", (job.started, job.attempts, job.id))
         return job
@@ -254,8 +259,14 @@ class Archive:
         return changed
 
     def trim(self) -> list[str]:
-        """Forget the jobs that ended before the last `JOBS_KEPT`; their ids."""
+        """Forget the jobs that ended before the last `JOBS_KEPT`; their ids. Those that ended
+        before the last `REQUESTS_KEPT` lose the pictures of their requests."""
         with self.transaction() as base:
+            base.execute(
+                "UPDATE jobs INDEXED BY jobs_in_order SET whole = '' WHERE state IN (?, ?) "
+                "AND ended < (SELECT ended FROM jobs WHERE ended IS NOT NULL "
+                "ORDER BY ended DESC LIMIT 1 OFFSET ?) AND whole <> '' AND whole <> request",
+                (FAILED, CANCELLED, REQUESTS_KEPT - 1))
             return [row[0] for row in base.execute(
                 "DELETE FROM jobs WHERE ended < (SELECT ended FROM jobs WHERE ended IS NOT NULL "
                 "ORDER BY ended DESC LIMIT 1 OFFSET ?) RETURNING id", (JOBS_KEPT,)).fetchall()]

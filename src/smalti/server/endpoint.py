@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from smalti.errors import InputError, OutputError
 from smalti.server import late
@@ -106,17 +106,24 @@ class Endpoint:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events, as long as the client is there; what makes them ends with it."""
+    """Server-sent events, as long as the client is there; what makes them ends with it.
 
-    def __init__(self, said: AsyncGenerator[bytes, None]) -> None:
+    `ended` is called then, also where the client has gone before the first of them.
+    """
+
+    def __init__(self, said: AsyncGenerator[bytes, None],
+                 ended: Callable[[], None] = lambda: None) -> None:
         super().__init__(said, media_type="text/event-stream",
                          headers={"x-accel-buffering": "no"})
-        self._said = said
+        self._said, self._ended = said, ended
 
-    async def stream_response(self, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send them."""
-        async with aclosing(self._said):
-            await super().stream_response(send)
+        try:
+            async with aclosing(self._said):
+                await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
 
 
 def answered(answer: Callable[[], Any]) -> Any:

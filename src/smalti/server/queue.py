@@ -122,7 +122,11 @@ class JobQueue:
         if job.state not in (FAILED, CANCELLED):
             raise QueueStateError(f"the job {id} is {job.state}; only one that failed or was "
                                   f"cancelled can be tried again")
-        return self.submit(self.archive.request(id), job.device)
+        request = self.archive.request(id)
+        if request is None:
+            raise QueueStateError(f"the pictures that the job {id} was given are not kept any "
+                                  f"more; ask for it anew, with them")
+        return self.submit(request, job.device)
 
     def move(self, id: str, place: int) -> JobRecord:
         """Put a job that waits at this place in the queue, 1 the next one."""

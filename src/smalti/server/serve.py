@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import uvicorn
@@ -26,6 +28,8 @@ from smalti.server.site import Site
 
 CONNECTIONS_MAX = 512
 """At a time; each takes some kB, and more of them than this is nobody's browser."""
+THREADS = 40
+"""That wait for disks and pictures at a time, as many as Starlette has for its own."""
 GRACE_SECONDS = 2
 """For answers that are being sent when the server is stopped."""
 POLLED = ("/internal/ping", "/api/jobs/{id}", "/sdapi/v1/progress", "/internal/progress",
@@ -40,6 +44,7 @@ def application(site: Site, host: str = "127.0.0.1", token: str | None = None) -
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
         site.start()
         yield
 

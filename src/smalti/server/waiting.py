@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from starlette.requests import Request
 
 from smalti.server.archive import ENDED, JobRecord
-from smalti.server.queue import QueueStateError
+from smalti.server.queue import QueueStateError, UnknownJobError
 from smalti.server.site import Site
 
 SILENT_SECONDS = 1.0
@@ -69,8 +69,15 @@ async def _gone(request: Request) -> None:
         pass
 
 
+def abandoned(site: Site, job: JobRecord) -> None:
+    """Cancel what is not wanted any more, where it has not ended, without waiting for that: who
+    calls this may be cancelled itself. Called in the event loop."""
+    if not site.queue.stopping:
+        asyncio.get_running_loop().run_in_executor(None, cancelled, site, job)
+
+
 def cancelled(site: Site, job: JobRecord) -> JobRecord:
     """The job, which is not wanted any more; it may have ended just now."""
-    with suppress(QueueStateError):
+    with suppress(QueueStateError, UnknownJobError):
         site.queue.cancel(job.id)
     return site.queue.known(job.id) or job

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import http.client
 import io
 import json
 import threading
 import urllib.parse
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import openai
 import pytest
 from PIL import Image
 from served import HOST, SECONDS, Client, base64_of, image_of, opened, served
+from starlette.requests import ClientDisconnect
+
+from smalti.server.endpoint import EventStream
 
 RED = Image.new("RGB", (16, 16), "red")
 HOLED = Image.new("RGBA", (16, 16), (0, 0, 0, 255))
@@ -132,6 +138,24 @@ def test_a_stream_that_is_left_cancels_its_picture(client: Client) -> None:
         connection.sock.close()
         connection.close()
         assert ended.wait(SECONDS)
+
+
+def test_a_stream_whose_client_has_gone_before_it_begins_ends_too() -> None:
+    ended = []
+
+    async def said() -> AsyncGenerator[bytes, None]:
+        yield b"never told"
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: object) -> None:
+        raise OSError("the client has gone")
+
+    stream = EventStream(said(), lambda: ended.append(True))
+    with contextlib.suppress(OSError, ClientDisconnect):
+        asyncio.run(stream({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, send))
+    assert ended == [True]
 
 
 def test_models_are_listed(api: openai.OpenAI) -> None:

@@ -11,6 +11,8 @@ import webuiapi
 from PIL import Image
 from served import SECONDS, Client, base64_of
 
+from smalti.server.sdapi.extras import TURN
+
 SCENE = Image.linear_gradient("L").resize((32, 16)).convert("RGB")
 
 
@@ -60,3 +62,18 @@ def test_a_picture_that_is_cancelled_while_it_waits_is_told(client: Client) -> N
     asking.join(SECONDS)
     client.post("/api/jobs/pause", {"paused": False})
     assert answers[0].status == 500 and "cancelled" in answers[0].json["message"]
+
+
+def test_pictures_that_are_enlarged_hold_up_nobody_else(client: Client) -> None:
+    fields = {"image": base64_of(SCENE), "upscaler_1": "Lanczos"}
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(
+        client.post("/sdapi/v1/extra-single-image", fields).status)) for _ in range(50)]
+    with TURN:
+        for each in threads:
+            each.start()
+        assert client.get("/v1/models").status == 200  # answered by a thread of the same kind
+        assert not found
+    for each in threads:
+        each.join(SECONDS)
+    assert found == [200] * 50

@@ -17,12 +17,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from smalti.errors import InputError
-from smalti.server.archive import CANCELLED, DONE, ENDED, JobRecord, PictureRecord
+from smalti.server.archive import CANCELLED, DONE, JobRecord, PictureRecord
 from smalti.server.endpoint import EventStream, answered, read_content, read_json
 from smalti.server.guard import problem
 from smalti.server.openai.problems import NO_RETRY, RefusedError, refusal, told
 from smalti.server.site import Site
-from smalti.server.waiting import cancelled, changes, waited
+from smalti.server.waiting import abandoned, changes, waited
 
 if TYPE_CHECKING:
     from smalti.server.openai.request import AskedPictures
@@ -101,7 +101,7 @@ async def _made(site: Site, request: Request, edits: bool) -> Response:
         return found
     asked, job = found
     if asked.stream:
-        return EventStream(_events(site, asked, job))
+        return EventStream(_events(site, asked, job), lambda: abandoned(site, job))
     ended = await waited(site, job, request)
     return await asyncio.to_thread(_answer, site, asked, ended, str(request.base_url))
 
@@ -199,36 +199,30 @@ def _quality(asked: AskedPictures) -> str:
 
 
 async def _events(site: Site, asked: AskedPictures, job: JobRecord) -> AsyncGenerator[bytes, None]:
-    """A picture while it is made, as often as asked for, and when it is; a client that goes away
-    cancels it."""
+    """A picture while it is made, as often as asked for, and when it is."""
     family = "image_edit" if asked.edits else "image_generation"
     count, shown = asked.numbers.get("partial_images", 0), 0
-    try:
-        async with aclosing(changes(site, job, steps=True)) as found:
-            async for each in found:
-                job = each or job
-                site.previews.look()
-                if each is None:
-                    yield b": still here\n\n"
-                elif shown < count and _is_due(site, job, shown, count):
-                    preview = await asyncio.to_thread(_preview, site, asked, job)
-                    if preview is not None:
-                        yield _event(asked, f"{family}.partial_image", preview,
-                                     {"partial_image_index": shown})
-                        shown += 1
-        failure = _failure(job)
-        if failure is not None:
-            status, words, code = failure
-            yield _said("error", told(status, words, code=code))
-            return
-        for picture, content in await asyncio.to_thread(_found, site, job):
-            text = await asyncio.to_thread(_base64, asked, content)
-            yield _event(asked, f"{family}.completed", text, {
-                "usage": USAGE, "size": f"{picture.width}x{picture.height}"})
-    finally:
-        if job.state not in ENDED and not site.queue.stopping:
-            # not waited for: what waits here is cancelled itself
-            asyncio.get_running_loop().run_in_executor(None, cancelled, site, job)
+    async with aclosing(changes(site, job, steps=True)) as found:
+        async for each in found:
+            job = each or job
+            site.previews.look()
+            if each is None:
+                yield b": still here\n\n"
+            elif shown < count and _is_due(site, job, shown, count):
+                preview = await asyncio.to_thread(_preview, site, asked, job)
+                if preview is not None:
+                    yield _event(asked, f"{family}.partial_image", preview,
+                                 {"partial_image_index": shown})
+                    shown += 1
+    failure = _failure(job)
+    if failure is not None:
+        status, words, code = failure
+        yield _said("error", told(status, words, code=code))
+        return
+    for picture, content in await asyncio.to_thread(_found, site, job):
+        text = await asyncio.to_thread(_base64, asked, content)
+        yield _event(asked, f"{family}.completed", text, {
+            "usage": USAGE, "size": f"{picture.width}x{picture.height}"})
 
 
 def _is_due(site: Site, job: JobRecord, shown: int, count: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,8 @@ from smalti.server.waiting import cancelled, waited
 
 BEGUN = 0.01
 """The progress that A1111 tells of a job that runs, before its first step."""
+SLOW = ThreadPoolExecutor(2, "enlarging")
+"""What resizes large pictures, one at a time: those that wait hold no thread of the others."""
 CONTROLNET_VERSION = 2
 """Of the interface of ControlNet's extension that Forge has."""
 
@@ -121,7 +124,7 @@ async def _enlarged(webui: WebUi, fields: dict[str, Any], request: Request) -> R
                 return extras.resampled(shown, fields, factor)
             return webui.site.queue.submit(extras.upscaling(shown, name, factor))
 
-        made = await asyncio.to_thread(answered, begin)
+        made = await asyncio.get_running_loop().run_in_executor(SLOW, answered, begin)
         if isinstance(made, Response):
             return made
         if isinstance(made, JobRecord):
