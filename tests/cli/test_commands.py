@@ -129,6 +129,7 @@ def test_profile_refuses_what_it_cannot_use(arguments: tuple, said: str) -> None
     refused(run("profile", *arguments), said)
 
 
+@pytest.mark.sweep
 def test_bench_measures_and_writes(tmp_path: Path) -> None:
     data, drawing = tmp_path / "a.json", tmp_path / "a.svg"
     result = run("bench", "--models", "tiny_cnn", "--threads", 1, "--rounds", 1, "--json", data,

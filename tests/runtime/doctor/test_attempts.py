@@ -11,13 +11,11 @@ from smalti.runtime.doctor.attempts import Attempts, all_probes
 from smalti.runtime.doctor.examination import Finding, examined
 
 FIRST = (
-    "nothing", "products of a shape are off by 1 %", "matrices are emulated",
-    "subgroups are half as large", "far shuffles give nothing",
+    "nothing", "products of a shape are off by 1 %", "subgroups are half as large",
     "some elements are not written, others each time", "a word behind the result is written",
-    "large work-groups do nothing", "NaN is dropped where it was to be kept",
-    "launches read what was there before", "writes arrive late", "offsets beyond 2 GiB wrap",
-    "times are none", "the device is always lost")
-"""Faults of all kinds, which every run of the tests tries; the sweep tries all."""
+    "large work-groups do nothing", "launches read what was there before",
+    "offsets beyond 2 GiB wrap", "times are none", "the device is always lost")
+"""Faults of most kinds, which every run of the tests tries; the sweep tries all."""
 CASES = [pytest.param(name, marks=() if name in FIRST else pytest.mark.sweep) for name in FAULTS]
 
 
