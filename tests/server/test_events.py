@@ -229,7 +229,9 @@ def test_a_page_that_reads_nothing_holds_nobody_up_and_takes_no_memory(client: C
         assert most <= events_module.PENDING_BYTES_MAX
         for id in ids:
             client.ask("DELETE", f"/api/jobs/{id}")
-        other.until(lambda name, data: name == "queue" and not data["order"])
+        # told so, or where much was to be told meanwhile, told the whole state anew
+        other.until(lambda name, data: name == "queue" and not data["order"] or name == "hello"
+                    and data["jobs"] and all(job["state"] == "cancelled" for job in data["jobs"]))
     deaf.close()
     client.post("/api/jobs/pause", {"paused": False})
 
