@@ -11,7 +11,7 @@ from served import Client, opened, served
 from visits import Visits, create, expect, large, set_option
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 pytestmark = pytest.mark.browser
 
@@ -87,6 +87,25 @@ def test_a_job_that_fails_says_why_and_is_tried_again(visits: Visits, client: Cl
     expect(queue.get_by_role("button", name="Try again")).to_have_count(1)
     assert [each["state"] for each in client.get("/api/jobs?state=failed").json["jobs"]] == [
         "failed"] * 2
+
+
+def test_an_answer_that_comes_after_the_event_does_not_turn_time_back(
+        visits: Visits, client: Client) -> None:
+    client.made(prompt="a boat", width=100, height=100)
+    page = visits.open()
+    queue = page.get_by_role("region", name="Queue")
+
+    def late(route: Route) -> None:
+        """The answer, when events have told for long that the job has failed again."""
+        answer = route.fetch()
+        page.wait_for_timeout(500)
+        route.fulfill(response=answer)
+
+    page.route("**/retry", late)
+    with page.expect_response("**/retry"):
+        queue.get_by_role("button", name="Try again").click()
+    expect(page.locator(".stage")).to_contain_text("This picture could not be made")
+    expect(queue.get_by_role("button", name="Try again")).to_have_count(1)
 
 
 def test_the_keyboard_alone_makes_a_picture(visits: Visits) -> None:

@@ -2,8 +2,9 @@
 
 import { base64, get, pictureFile, post, query, remove } from "./api.js";
 import { takeEdited, takeFile } from "./init_picture.js";
-import { asked, asking, chosen, controls, dismissed, dropJob, followed, given, jobs, keepJob,
-  models, options, refused, running, say, sayAll, theme, usual, value } from "./state.js";
+import { asked, asking, chosen, controls, dismissed, dropJob, followed, given, jobs,
+  keepAnswered, models, options, refused, running, say, sayAll, theme, usual, value }
+  from "./state.js";
 
 /** How far "a little different" goes towards other noise: the motif stays, details change. */
 const LITTLE = 0.15;
@@ -50,7 +51,7 @@ export async function create(wanted = request()) {
       sent.set(job.id, wanted);
       if (sent.size > SENT_MAX) sent.delete(sent.keys().next().value);
     }
-    if (!jobs.value.has(job.id)) keepJob(job);
+    keepAnswered(job);
     followed.value = job.id;
   } catch (error) {
     refused.value = { message: error.message };
@@ -213,7 +214,7 @@ export const pause = (yes) => attempt(() => post("/api/jobs/pause", { paused: ye
 export const retry = (id) => attempt(async () => {
   const job = await post(`/api/jobs/${id}/retry`);
   dismiss(id);
-  keepJob(job);
+  keepAnswered(job);
   followed.value = job.id;
   chosen.value = null;
 });

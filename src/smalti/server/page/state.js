@@ -117,11 +117,17 @@ export function differs(name) {
   return said !== undefined && JSON.stringify(said) !== JSON.stringify(usual(name));
 }
 
-/** Change one job in the map of jobs. */
+/** Keep a job as an event told it. */
 export function keepJob(job) {
   const next = new Map(jobs.value);
   next.set(job.id, job);
   jobs.value = next;
+}
+
+/** Keep a job as the answer to a request told it: an event may have come before the answer, and what
+ * that told is newer. */
+export function keepAnswered(job) {
+  if (!jobs.value.has(job.id)) keepJob(job);
 }
 
 /** Forget a job. */
