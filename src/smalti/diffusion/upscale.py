@@ -35,7 +35,8 @@ FACTOR_MAX = 16.0
 @dataclass
 class Upscaler:
     """A network that enlarges pictures, ready for any; `progress` is called with a line of text
-    before anything that may take over a second. `residents` hold its program, for the picture
+    before anything that may take over a second, `at_tile` with the number of each tile, from 1 on,
+    and of all of them. `residents` hold its program, for the picture
     `user`; `say` hears what was done because memory was short. Raises InputError for a network
     that is no upscaler."""
 
@@ -47,6 +48,7 @@ class Upscaler:
     residents: Residents = field(default_factory=Residents)
     user: Hashable = field(default_factory=object)
     say: Callable[[str], None] = ignore
+    at_tile: Callable[[int, int], None] = lambda tile, tiles: None
 
     @classmethod
     def load(cls, path: str | Path, precision: str = "auto", threads: int | None = None,
@@ -116,8 +118,9 @@ class Upscaler:
         result = np.zeros((channels, *(s * extent for extent in padded.shape[1:])), np.float32)
         for number, (top, bottom, down) in enumerate(rows):
             for place, (left, right, across) in enumerate(columns):
-                done = number * len(columns) + place + 1
-                self.progress(f"tile {done} of {len(rows) * len(columns)}")
+                tile, count = number * len(columns) + place + 1, len(rows) * len(columns)
+                self.progress(f"tile {tile} of {count}")
+                self.at_tile(tile, count)
                 part = self._tile(padded[:, top:bottom, left:right])
                 part *= down.repeat(s)[:, None] * across.repeat(s)
                 result[:, s * top:s * bottom, s * left:s * right] += part

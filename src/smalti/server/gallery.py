@@ -8,6 +8,7 @@ killed, writes the same files. Small ones lie in `OUTPUT/.thumbnails`, which may
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -100,6 +101,22 @@ class Gallery:
             return None
         with path.open("rb") as file:
             return path if file.read(len(PNG)) == PNG else None
+
+
+def encoded(content: bytes, kind: str, quality: int) -> bytes:
+    """A picture of the gallery, PNG, in the format that PIL calls so, with its settings; `quality`
+    is that of JPEG and WebP, 0 to 100."""
+    from PIL import Image
+
+    from smalti.diffusion.made_picture import MadePicture
+    from smalti.diffusion.metadata import carried
+
+    if kind == "PNG":
+        return content
+    stream = io.BytesIO()
+    with Image.open(io.BytesIO(content)) as shown:
+        MadePicture.of(shown.convert("RGB"), carried(shown)).save(stream, kind, quality=quality)
+    return stream.getvalue()
 
 
 def _name(picture: PictureRecord) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from smalti import errors
+from smalti.errors import InputError, OutputError, SmaltiError
 from smalti.server.archive import DONE, JobRecord, PictureRecord, without_pictures
 from smalti.server.queue import JobQueue
 
@@ -21,6 +23,12 @@ def job_told(queue: JobQueue, job: JobRecord, order: dict[str, int]) -> dict[str
         "warnings": job.warnings, "timings": job.timings,
         "request": without_pictures(job.request), "pictures": [*map(picture_told, made)],
     }
+
+
+def is_refused(job: JobRecord) -> bool:
+    """Whether a job failed because of what was asked for, not because of the server."""
+    kind = getattr(errors, job.error or "", SmaltiError)
+    return issubclass(kind, InputError) and not issubclass(kind, OutputError)
 
 
 def picture_told(picture: PictureRecord) -> dict[str, Any]:

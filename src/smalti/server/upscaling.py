@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,6 @@ from smalti.server.asked import Asked, opened, picture
 from smalti.server.models import ModelFile, ModelFolders
 
 FACTOR = NumberKind(0, FACTOR_MAX, above=True)
-TILES = re.compile(r"tile (\d+) of (\d+)")
-"""What an upscaler tells of its progress."""
 UPSCALING: dict[str, Any] = {
     "title": "Upscaling", "type": "object", "additionalProperties": False,
     "required": ["upscaler", "image"], "properties": {
@@ -81,12 +78,7 @@ def opened_upscaling(request: Mapping[str, Any], folders: ModelFolders) -> Asked
 def enlarged(asked: AskedUpscaling, upscaler: Upscaler,
              tell: Callable[[int, int], None]) -> Enlarged:
     """The picture of a request, enlarged; `tell` hears which tile of how many is next."""
-
-    def progress(text: str) -> None:
-        if found := TILES.fullmatch(text):
-            tell(int(found[1]), int(found[2]))
-
-    upscaler.progress = progress
+    upscaler.at_tile = tell
     text = carried(asked.picture)
     image = upscaler(asked.picture, asked.factor)
     known = parse(text)

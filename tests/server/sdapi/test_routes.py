@@ -14,8 +14,10 @@ from PIL import Image
 from served import SECONDS, Client, base64_of, image_of, opened, served
 
 from smalti.errors import InputError
+from smalti.server.archive import FAILED, JobRecord
 from smalti.server.models import ModelFolders
 from smalti.server.sdapi.files import found_file
+from smalti.server.told import is_refused
 
 SCENE = Image.linear_gradient("L").resize((32, 16)).convert("RGB")
 SMALL = {"prompt": "a red apple", "width": 16, "height": 16, "steps": 2, "seed": 3,
@@ -158,3 +160,19 @@ def test_models_are_unloaded_and_loaded_again(client: Client) -> None:
     assert client.site.workers[0].unload() is None
     after = client.made(**asked)["pictures"][0]
     assert client.get(before["file"]).content == client.get(after["file"]).content
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ("iVBO", "expected a list of one picture"), ({"0": "iVBO"}, "expected a list of one picture"),
+    ([1, 2], "init_images holds several pictures")])
+def test_init_images_that_are_not_one_are_refused(client: Client, given: object, said: str) -> None:
+    answer = client.post("/sdapi/v1/img2img", {"prompt": "a", "init_images": given})
+    assert answer.status == 422 and said in answer.json["detail"]
+
+
+@pytest.mark.parametrize(("name", "refused"), [
+    ("UnknownOptionError", True), ("CheckpointError", True), ("OutputError", False),
+    ("NumericsError", False), ("Defect", False), (None, False)])
+def test_what_is_wrong_with_a_request_is_told_apart_from_what_went_wrong(
+        name: str | None, refused: bool) -> None:
+    assert is_refused(JobRecord("a", FAILED, 1.0, {}, None, 0.0, error=name)) is refused

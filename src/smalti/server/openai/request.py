@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -203,17 +202,3 @@ def _value(name: str, text: str) -> Any:
         return json.loads(text, parse_constant=float)
     except (ValueError, RecursionError):
         return text
-
-
-def encoded(content: bytes, kind: str, compression: int) -> bytes:
-    """A picture, PNG, in another format, with its settings."""
-    from smalti.diffusion.made_picture import MadePicture
-    from smalti.diffusion.metadata import carried
-
-    if kind == "png":
-        return content
-    stream = io.BytesIO()
-    with Image.open(io.BytesIO(content)) as shown:
-        MadePicture.of(shown.convert("RGB"), carried(shown)).save(
-            stream, kind.upper(), quality=compression)
-    return stream.getvalue()

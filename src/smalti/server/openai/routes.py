@@ -19,9 +19,11 @@ from starlette.routing import Route
 from smalti.errors import InputError
 from smalti.server.archive import CANCELLED, DONE, JobRecord, PictureRecord
 from smalti.server.endpoint import EventStream, answered, read_content, read_json
+from smalti.server.gallery import encoded
 from smalti.server.guard import problem
 from smalti.server.openai.problems import NO_RETRY, RefusedError, refusal, told
 from smalti.server.site import Site
+from smalti.server.told import is_refused
 from smalti.server.waiting import abandoned, changes, waited
 
 if TYPE_CHECKING:
@@ -149,13 +151,11 @@ def _submitted(site: Site, fields: dict[str, Any], edits: bool) -> Any:
 
 def _failure(job: JobRecord) -> tuple[int, str, str] | None:
     """Why a job gives no pictures: a status, words, and one word."""
-    from smalti.server.sdapi.answer import INPUT_ERRORS
-
     if job.state == DONE:
         return None
     if job.state == CANCELLED:
         return 409, "The picture was cancelled.", "cancelled"
-    status = 400 if job.error in INPUT_ERRORS else 500
+    status = 400 if is_refused(job) else 500
     return status, job.message or "the server was stopped", job.error or "stopped"
 
 
@@ -185,10 +185,9 @@ def _answer(site: Site, asked: AskedPictures, job: JobRecord, base: str) -> Resp
 
 
 def _base64(asked: AskedPictures, content: bytes) -> str:
-    from smalti.server.openai.request import encoded
-
     compression = asked.numbers.get("output_compression", COMPRESSION)
-    return base64.b64encode(encoded(content, asked.names["output_format"], compression)).decode()
+    kind = asked.names["output_format"].upper()
+    return base64.b64encode(encoded(content, kind, compression)).decode()
 
 
 def _quality(asked: AskedPictures) -> str:
@@ -260,7 +259,7 @@ def _said(kind: str, data: dict[str, Any]) -> bytes:
 
 def _file(site: Site, name: str, query: dict[str, str]) -> Response:
     """A picture, as long as it is in the gallery, in the format that its address says."""
-    from smalti.server.openai.request import WHOLE, encoded
+    from smalti.server.openai.request import WHOLE
 
     found = FILE.fullmatch(name)
     record = site.archive.picture(int(found[1])) if found else None
@@ -273,5 +272,5 @@ def _file(site: Site, name: str, query: dict[str, str]) -> Response:
                      and low <= int(given) <= high):
         return refusal(400, f"expected nothing behind the ? but compression, {low} to {high}",
                        "compression")
-    content = encoded(path.read_bytes(), found[2], int(given))
+    content = encoded(path.read_bytes(), found[2].upper(), int(given))
     return Response(content, media_type=f"image/{found[2]}")

@@ -124,8 +124,8 @@ export function keepJob(job) {
   jobs.value = next;
 }
 
-/** Keep a job as the answer to a request told it: an event may have come before the answer, and what
- * that told is newer. */
+/** Keep a job as the answer to a request told it: an event may have come before the answer, and
+ * what that told is newer. */
 export function keepAnswered(job) {
   if (!jobs.value.has(job.id)) keepJob(job);
 }

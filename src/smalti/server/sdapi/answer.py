@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,23 @@ from typing import Any
 from PIL import Image
 from starlette.responses import JSONResponse, Response
 
-from smalti.diffusion.made_picture import MadePicture
 from smalti.diffusion.metadata import parse
 from smalti.server.archive import CANCELLED, DONE, JobRecord, PictureRecord, without_pictures
+from smalti.server.gallery import encoded
 from smalti.server.guard import problem
 from smalti.server.sdapi.formats import FORMATS
 from smalti.server.sdapi.webui import WebUi
+from smalti.server.told import is_refused
 
 QUALITY = 80
 """Of JPEG and WebP, as of A1111."""
-INPUT_ERRORS = ("InputError", "CheckpointError", "UnknownFamilyError", "UnknownOptionError",
-                "UnknownDeviceError", "UnsupportedError")
-"""Names of errors of jobs that are about what was asked for."""
 
 
 def failed(job: JobRecord) -> Response | None:
     """Why a job gives no pictures; None for one that is done, or was cancelled."""
     if job.state in (DONE, CANCELLED):
         return None
-    return problem(422 if job.error in INPUT_ERRORS else 500, job.error or "Stopped",
+    return problem(422 if is_refused(job) else 500, job.error or "Stopped",
                    job.message or "the server was stopped")
 
 
@@ -49,7 +46,7 @@ def made(webui: WebUi, fields: dict[str, Any], job: JobRecord) -> Response:
     found = [(each, site.gallery.file(each)) for each in pictures]
     images = []
     if fields.get("send_images", True) is not False:
-        images = [encoded(path, each.text, options) for each, path in found if path]
+        images = [_in_format(path, options) for _, path in found if path]
     site.sent(pictures)
     echo = without_pictures(fields)
     for name in ("init_images", "mask"):
@@ -75,21 +72,16 @@ def enlarged(webui: WebUi, fields: dict[str, Any], made: JobRecord | Image.Image
         with Image.open(path) as picture:
             found = as_base64(cropped(picture, fields))
     else:
-        found = encoded(path, "", {})
+        found = _in_format(path, {})
     site.sent(pictures)
     return found
 
 
-def encoded(path: Path, text: str, options: dict[str, Any]) -> str:
+def _in_format(path: Path, options: dict[str, Any]) -> str:
     """A picture in base64, in the format that the options say, with its settings."""
     kind = FORMATS[options.get("samples_format", "png").lower()]
-    if kind == "PNG":
-        return base64.b64encode(path.read_bytes()).decode()
-    quality, stream = options.get("jpeg_quality", QUALITY), io.BytesIO()
-    with Image.open(path) as picture:
-        MadePicture.of(picture.convert("RGB"), text).save(
-            stream, kind, quality=quality)
-    return base64.b64encode(stream.getvalue()).decode()
+    content = encoded(path.read_bytes(), kind, options.get("jpeg_quality", QUALITY))
+    return base64.b64encode(content).decode()
 
 
 def info(job: JobRecord, pictures: list[PictureRecord]) -> dict[str, Any]:

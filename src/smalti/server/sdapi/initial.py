@@ -29,7 +29,9 @@ Change = Callable[[Image.Image], Image.Image]
 def init_image(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a picture that begins with another one. Raises InputError."""
     images = fields["init_images"]
-    if not isinstance(images, list) or len(images) != 1:
+    if not isinstance(images, list) or not images:
+        raise InputError(f"init_images is {images!r:.80}; expected a list of one picture")
+    if len(images) > 1:
         raise InputError("init_images holds several pictures; expected one")
     mode = fields.get("resize_mode", 0)
     if mode not in (0, 1):
