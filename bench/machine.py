@@ -26,8 +26,8 @@ from smalti import machine, settings
 from smalti.benchmark.chart import svg
 from smalti.benchmark.plot import Series, plot
 from smalti.benchmark.suite import CASES
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.levels import level
 from smalti.compiler import prediction
 from smalti.fuse import HostRegion
 from smalti.machine import attention, convolution, product, rows, simt

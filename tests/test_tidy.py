@@ -457,9 +457,8 @@ codegen/gpu/forms_on_devices
 codegen/spirv/run
 codegen/added_operation
 codegen/added_target
-codegen/x86/against_kernels
-codegen/x86/levels
-codegen/x86/pooling
+codegen/cpu/against_kernels
+codegen/cpu/pooling
 diffusion/added_sampler
 diffusion/against_diffusers_pipeline
 diffusion/devices

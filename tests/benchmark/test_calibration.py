@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smalti.benchmark import calibration
-from smalti.codegen.x86.instructions import level
+from smalti.codegen.levels import level
 from smalti.machine.cpu import CpuCalibration
 from smalti.runtime.cpu import probes
 from smalti.runtime.cpu.adapter import best_level

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from smalti import machine
-from smalti.codegen.x86 import target as x86
+from smalti.codegen.cpu import target as native
 from smalti.compiler import kernel_cache
 from smalti.compiler.encode import to_bytes
 from smalti.compiler.kernel_cache import KernelCache
@@ -47,8 +47,8 @@ def made(weights: dict[str, str], kernels: KernelCache) -> Module:
 def lowered(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
     """The kernels that are lowered from now on."""
     kernels: list[Kernel] = []
-    lower: Callable = x86.lower
-    monkeypatch.setattr(x86, "lower", lambda kernel, *rest: (
+    lower: Callable = native.lower
+    monkeypatch.setattr(native, "lower", lambda kernel, *rest: (
         kernels.append(kernel), lower(kernel, *rest))[1])
     return kernels
 

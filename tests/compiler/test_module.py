@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from built_modules import built
 
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.levels import level
 from smalti.compiler.encode import HEADER, MAGIC, from_bytes, to_bytes
 from smalti.compiler.module import Module, Place, array_at
 from smalti.errors import InputError

@@ -14,8 +14,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from native_regions import LEVELS, arrays_for, relative_error
 
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.levels import level
 from smalti.compiler import strips
 from smalti.compiler.encode import from_bytes, to_bytes
 from smalti.compiler.module import Module

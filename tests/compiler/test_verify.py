@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from built_modules import built
 
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.levels import level
 from smalti.compiler.module import CodePacking, HostCall, Launch, Module, Operand, Place
 from smalti.compiler.verify import verify
 from smalti.errors import VerificationError

@@ -14,7 +14,7 @@ from smalti import checkpoint
 from smalti.checkpoint import convert
 from smalti.checkpoint.adapters import Adapted, AdapterFile, WeightedAdapter
 from smalti.checkpoint.blocks import FORMATS
-from smalti.codegen.x86 import target
+from smalti.codegen.cpu import target
 from smalti.diffusion.submodels import Submodels
 from smalti.graph.quantised import FORMATS as HELD
 from smalti.graph.quantised import quantised

@@ -31,7 +31,7 @@ from pathlib import Path
 
 import numpy as np
 
-from smalti.codegen.x86.instructions import LEVELS
+from smalti.codegen.levels import LEVELS
 from smalti.compiler.encode import HEADER, MAGIC
 from smalti.errors import IllegalSchedule, SmaltiError, VerificationError
 from smalti.graph import Graph

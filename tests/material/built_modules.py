@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from smalti.codegen.x86.instructions import FeatureLevel
+from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.compiler.module import Module
 from smalti.compiler.options import ALL_F32, Options
 from smalti.compiler.passes import Progress, compiled

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from smalti.codegen.x86.block import joined
-from smalti.codegen.x86.instructions import FeatureLevel, level
-from smalti.codegen.x86.layout import LAUNCH, aligned
-from smalti.codegen.x86.lower import limits, lower
-from smalti.codegen.x86.lowered import KernelStep
-from smalti.codegen.x86.packing import lower_packing
+from smalti.codegen.cpu.assembler import FeatureLevel
+from smalti.codegen.cpu.block import joined
+from smalti.codegen.cpu.layout import LAUNCH, aligned
+from smalti.codegen.cpu.lower import limits, lower
+from smalti.codegen.cpu.lowered import KernelStep
+from smalti.codegen.cpu.packing import lower_packing
+from smalti.codegen.levels import level
 from smalti.fuse import Partition, Region, View, partition
 from smalti.fuse.precision import held, stored_in
 from smalti.fuse.view import Storage

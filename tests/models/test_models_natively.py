@@ -10,8 +10,8 @@ from built_modules import built
 from native_regions import LEVELS, arrays_for, relative_error
 from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.levels import level
 from smalti.graph import Graph, evaluate
 from smalti.models import (
     ControlNetConfig,

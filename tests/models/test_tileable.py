@@ -11,8 +11,8 @@ from native_regions import LEVELS, arrays_for, relative_error
 from peers_models import TINY_UNET, TINY_VAE
 
 from smalti.benchmark import peers
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.levels import level
 from smalti.errors import InputError
 from smalti.graph import Graph, evaluate, verify
 from smalti.models import tileable, unet_graph, vae_decoder_graph, vae_encoder_graph

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from smalti.codegen.cpu.functions import FUNCTIONS as X86_FUNCTIONS
+from smalti.codegen.cpu.lower import limits, lower
 from smalti.codegen.gpu import GroupProgram
 from smalti.codegen.gpu.functions import FUNCTIONS as GPU_FUNCTIONS
 from smalti.codegen.gpu.lower import lower as lower_for_gpu
+from smalti.codegen.levels import level
 from smalti.codegen.spirv.emit import emit as spirv
 from smalti.codegen.spirv.text import listing
 from smalti.codegen.wgsl.emit import emit as wgsl
 from smalti.codegen.x86.encoder import disassembly
-from smalti.codegen.x86.functions import FUNCTIONS as X86_FUNCTIONS
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits, lower
 from smalti.fuse import HostRegion, Partition, Region, partition
 from smalti.graph import Graph, show
 from smalti.rewrite import rewrite

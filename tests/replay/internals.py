@@ -26,12 +26,13 @@ from replay.machines import (
 
 from smalti import machine
 from smalti.codegen import spirv, wgsl
+from smalti.codegen.cpu.block import FUNCTION_ALIGNMENT
+from smalti.codegen.cpu.lower import limits as x86_limits
 from smalti.codegen.gpu import GroupProgram
+from smalti.codegen.levels import level
 from smalti.codegen.target import Target
-from smalti.codegen.x86.block import FUNCTION_ALIGNMENT
 from smalti.codegen.x86.encoder import disassembly
-from smalti.codegen.x86.instructions import LEVELS, level
-from smalti.codegen.x86.lower import limits as x86_limits
+from smalti.codegen.x86.levels import LEVELS
 from smalti.compiler import options as all_options
 from smalti.compiler.module import CodePacking, HostCall, Module, Place
 from smalti.compiler.passes import compiled as module_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from native_regions import LEVELS, check_graph
 
-from smalti.codegen.x86.functions import FUNCTIONS
+from smalti.codegen.cpu.functions import FUNCTIONS
 from smalti.fuse.support import lacking
 from smalti.graph import Graph, evaluate
 from smalti.rewrite import rewrite

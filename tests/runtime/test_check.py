@@ -13,8 +13,8 @@ from webgpu_devices import webgpu  # noqa: F401
 
 import smalti
 from smalti.cli.main import root
+from smalti.codegen.cpu.lower import FORMS as X86_FORMS
 from smalti.codegen.gpu.lower import FORMS as GPU_FORMS
-from smalti.codegen.x86.lower import FORMS as X86_FORMS
 from smalti.compiler import check
 from smalti.compiler.check import CheckReport, FormCheck, checked, error_of, kernels
 from smalti.compiler.targets import TARGETS

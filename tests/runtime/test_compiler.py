@@ -14,8 +14,8 @@ from native_regions import LEVELS, arrays_for, relative_error
 from peers_models import TINY_VAE
 from tiny_programs import MODELS, arrays
 
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.levels import level
 from smalti.compiler import passes
 from smalti.compiler.encode import to_bytes
 from smalti.errors import InputError, NumericsError
@@ -167,7 +167,7 @@ def test_the_first_value_that_is_not_finite_is_found_in_bf16(name: str) -> None:
 @pytest.mark.parametrize("asked, why", [
     ({"precision": "f16"}, "'f16' is unknown; the CPU has auto, f32, bf16"),
     ({"weights": {"w": "f8"}}, "weights are held as f32, bf16, f16, q8, .*, not as f8"),
-    ({"target": "avx1024"}, "no x86 feature level is named 'avx1024'"),
+    ({"target": "avx1024"}, "no feature level is named 'avx1024'"),
     ({"threads": 0}, "threads is 0"), ({"threads": -2}, "threads is -2"),
 ])
 def test_what_cannot_be_had_is_refused(asked: dict, why: str) -> None:

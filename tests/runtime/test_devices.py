@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti.codegen.x86.instructions import LEVELS
+from smalti.codegen.levels import LEVELS
 from smalti.errors import DeviceError, InputError
 from smalti.runtime.cpu import adapter
 from smalti.runtime.cpu.adapter import available_levels, best_level, cpu

@@ -18,7 +18,7 @@ from native_regions import LEVELS
 from safetensors.numpy import save_file
 
 import smalti
-from smalti.codegen.x86.instructions import LEVELS as ALL_LEVELS
+from smalti.codegen.levels import LEVELS as ALL_LEVELS
 from smalti.errors import CheckpointError, EngineError, InputError, OutputError
 from smalti.graph import Graph, evaluate, show
 from smalti.graph.quantised import FORMATS, quantised

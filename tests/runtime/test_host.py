@@ -7,8 +7,8 @@ import pytest
 from built_modules import built
 from native_regions import LEVELS, relative_error
 
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.levels import level
 from smalti.compiler.encode import from_bytes, to_bytes
 from smalti.compiler.module import HostCall
 from smalti.errors import InputError

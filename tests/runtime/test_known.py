@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.levels import level
 from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.runtime import compile_graph

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_regions import LEVELS, Block, run_steps
 
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits
-from smalti.codegen.x86.packing import lower_packing
-from smalti.codegen.x86.weights import WeightPanels
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.cpu.packing import lower_packing
+from smalti.codegen.cpu.weights import WeightPanels
+from smalti.codegen.levels import level
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smalti.codegen.x86.instructions import LEVELS
-from smalti.codegen.x86.lower import limits
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.levels import LEVELS
 from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
 from smalti.graph import Graph

@@ -7,8 +7,8 @@ import pytest
 from kernel_strategies import GRAPHS, inputs_for, regions
 from native_regions import LEVELS, PieceRunner, arrays_for, relative_error, run_regions
 
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits, lower
+from smalti.codegen.cpu.lower import limits, lower
+from smalti.codegen.levels import level
 from smalti.graph import Graph, evaluate
 from smalti.kernel.form import Kernel
 from smalti.schedule import Limits, Schedule, arithmetic, choose

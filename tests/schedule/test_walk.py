@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from native_regions import LEVELS, PieceRunner
 
-from smalti.codegen.x86.lower import lower
+from smalti.codegen.cpu.lower import lower
 from smalti.fuse import Region, View, partition
 from smalti.graph import Graph, Value
 from smalti.kernel.form import Kernel

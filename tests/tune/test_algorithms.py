@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 from native_regions import LEVELS
 
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits, lower
+from smalti.codegen.cpu.lower import limits, lower
+from smalti.codegen.levels import level
 from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel

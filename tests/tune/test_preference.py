@@ -6,8 +6,8 @@ import pytest
 from kernel_strategies import regions
 from native_regions import LEVELS
 
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits, lower
+from smalti.codegen.cpu.lower import limits, lower
+from smalti.codegen.levels import level
 from smalti.schedule import arithmetic, choose
 from smalti.schedule.space import DECISIONS, around, space
 from smalti.tune.preference import GAIN_MIN, preferred

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from group_functions import ABSOLUTE, UNITS, computed, meant, spread
 
+from smalti.codegen.cpu.functions import FUNCTIONS as X86_FUNCTIONS
 from smalti.codegen.gpu.functions import FUNCTIONS
-from smalti.codegen.x86.functions import FUNCTIONS as X86_FUNCTIONS
 from smalti.graph import OPERATIONS
 
 UNARY = [name for name in FUNCTIONS if OPERATIONS[name].inputs[0] == 1]

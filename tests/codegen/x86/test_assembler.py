@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_regions import LEVELS, run_steps
 
-from smalti.codegen.x86.assembler import Assembler
+from smalti.codegen.cpu.assembler import Assembler
+from smalti.codegen.cpu.lowered import KernelStep
+from smalti.codegen.cpu.operands import Address, Register
+from smalti.codegen.levels import LEVELS as KNOWN
+from smalti.codegen.levels import level
 from smalti.codegen.x86.encoder import disassembly, encode
-from smalti.codegen.x86.instructions import LEVELS as KNOWN
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lowered import KernelStep
-from smalti.codegen.x86.operands import Address, Register
 from smalti.errors import InputError, VerificationError
 
 EXAMPLES = 60
@@ -22,7 +22,7 @@ LARGEST = (1 << 31) - 1
 
 def on_memory(values: np.ndarray, name: str, body) -> np.ndarray:
     """`values` after a function that `body(asm, memory)` emits."""
-    asm = Assembler(level(name), "test")
+    asm = level(name).assembler("test")
     table, memory = asm.argument(), asm.general()
     asm.op("mov", memory, Address(table))
     body(asm, memory)
@@ -58,7 +58,7 @@ def test_division_by_a_constant(values: list[int], divisor: int) -> None:
 
 @pytest.mark.parametrize("divisor", [0, -3, 1 << 31])
 def test_division_by_what_cannot_be_divided_by(divisor: int) -> None:
-    asm = Assembler(level("avx2"), "division")
+    asm = level("avx2").assembler("division")
     with pytest.raises(VerificationError, match="1 to 2"):
         asm.divide(asm.immediate(1), divisor)
 
@@ -144,7 +144,7 @@ def test_a_label_is_never_the_address_of_a_constant() -> None:
 
 
 def test_equal_constants_are_kept_once_and_aligned() -> None:
-    asm = Assembler(level("avx2"), "constants")
+    asm = level("avx2").assembler("constants")
     first, second = asm.constant(1.5), asm.constant(2.5)
     assert asm.constant(1.5) == first != second
     assert first.offset % 64 == second.offset % 64 == 0
@@ -154,7 +154,7 @@ def test_equal_constants_are_kept_once_and_aligned() -> None:
 
 
 def test_disassembly_shows_what_was_emitted() -> None:
-    asm = Assembler(level("avx2"), "shown")
+    asm = level("avx2").assembler("shown")
     pointer = asm.argument()
     with asm.loop(5):
         asm.store(Address(pointer), asm.load_constant(1.0))
@@ -167,11 +167,11 @@ def test_disassembly_shows_what_was_emitted() -> None:
 
 
 def test_what_cannot_be_encoded_is_an_error() -> None:
-    asm = Assembler(level("avx2"), "bf16")
+    asm = level("avx2").assembler("bf16")
     asm.op("to_bf16", asm.vector(), asm.zero())
     with pytest.raises(VerificationError, match="to_bf16 has no encoding at level avx2"):
         asm.finish()
-    asm = Assembler(level("avx2"), "label")
+    asm = level("avx2").assembler("label")
     asm.op("return")
     asm.place(asm.label())
     with pytest.raises(VerificationError, match="behind the last instruction"):

@@ -13,8 +13,11 @@ import threading
 import numpy as np
 import pytest
 
-from smalti.codegen.x86.assembler import Assembler, Code
-from smalti.codegen.x86.block import joined
+from smalti.codegen.cpu.assembler import Code
+from smalti.codegen.cpu.block import joined
+from smalti.codegen.cpu.layout import CONTEXT, LAUNCH, aligned
+from smalti.codegen.cpu.operands import Address, Register
+from smalti.codegen.levels import level
 from smalti.codegen.x86.driver import (
     FUTEX,
     FUTEX_WAIT_PRIVATE,
@@ -25,9 +28,6 @@ from smalti.codegen.x86.driver import (
     driver,
 )
 from smalti.codegen.x86.encoder import disassembly
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.layout import CONTEXT, LAUNCH, aligned
-from smalti.codegen.x86.operands import Address, Register
 from smalti.errors import DeviceError
 from smalti.runtime.cpu.executable import Executable
 
@@ -107,7 +107,7 @@ def futex(system: str, wait: bool) -> Code:
 
 def wasteful() -> Code:
     """f(pointers): *pointers[0] += 1; every other register is overwritten."""
-    asm = Assembler(level("avx2"), "wasteful")
+    asm = level("avx2").assembler("wasteful")
     pointers = asm.argument()
     total, one = asm.general(), asm.immediate(1)
     asm.op("mov", total, Address(pointers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from native_regions import LEVELS
 
-from smalti.codegen.x86.instructions import LEVELS as KNOWN
+from smalti.codegen.levels import LEVELS as KNOWN
 from smalti.runtime.cpu.adapter import cpu, is_x86
 
 

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from smalti.codegen.x86.conversion import BLOCK
+from smalti.codegen.cpu.conversion import BLOCK
 from smalti.graph.operation import DTYPES
 from smalti.runtime.cpu import conversion
 from smalti.runtime.cpu.conversion import converted

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from smalti.codegen.x86.block import joined
+from smalti.codegen.cpu.block import joined
 from smalti.errors import DeviceError
 from smalti.runtime.cpu.executable import Executable
 

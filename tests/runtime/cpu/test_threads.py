@@ -12,19 +12,19 @@ import time
 import numpy as np
 import pytest
 
-from smalti.codegen.x86.assembler import Assembler, Code
-from smalti.codegen.x86.block import joined
+from smalti.codegen.cpu.assembler import Code
+from smalti.codegen.cpu.block import joined
+from smalti.codegen.cpu.layout import LAUNCH, NO_BARRIER, aligned
+from smalti.codegen.cpu.operands import Address
+from smalti.codegen.levels import level
 from smalti.codegen.x86.driver import driver
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.layout import LAUNCH, NO_BARRIER, aligned
-from smalti.codegen.x86.operands import Address
 from smalti.runtime.cpu.executable import Executable
 from smalti.runtime.cpu.threads import Workers, context, workers
 
 
 def count_calls() -> Code:
     """f(pointers, tile): *pointers[0] += 1; pointers[1][tile] += 1."""
-    asm = Assembler(level("avx2"), "count_calls")
+    asm = level("avx2").assembler("count_calls")
     pointers, tile = asm.argument(), asm.argument()
     total, each, one = asm.general(), asm.general(), asm.immediate(1)
     asm.op("mov", total, Address(pointers))
@@ -37,7 +37,7 @@ def count_calls() -> Code:
 
 def check_order() -> Code:
     """f(pointers, tile): pointers[1][tile] += *pointers[0], without a lock."""
-    asm = Assembler(level("avx2"), "check_order")
+    asm = level("avx2").assembler("check_order")
     pointers, tile = asm.argument(), asm.argument()
     source, target, value = asm.general(), asm.general(), asm.general()
     asm.op("mov", source, Address(pointers))
@@ -50,7 +50,7 @@ def check_order() -> Code:
 
 def clobber() -> Code:
     """f(pointers, tile, scratch, thread): notes its arguments, then overwrites every register."""
-    asm = Assembler(level("avx2"), "clobber")
+    asm = level("avx2").assembler("clobber")
     pointers, tile, scratch, thread = (asm.argument() for _ in range(4))
     place, waste = asm.general(), asm.general()
     asm.op("mov", place, Address(pointers))
@@ -66,7 +66,7 @@ def clobber() -> Code:
 
 def spin_for(rounds: int) -> Code:
     """f(pointers, tile): *pointers[0] += 1, after some time."""
-    asm = Assembler(level("avx2"), "spin_for")
+    asm = level("avx2").assembler("spin_for")
     pointers = asm.argument()
     with asm.loop(rounds):
         asm.op("pause")

@@ -1,234 +1,22 @@
-"""Instructions on virtual registers, gathered into a function and encoded as machine code.
-
-    asm = Assembler(level("avx512"), "scale")
-    source, count = asm.argument(), asm.argument()
-    with asm.loop(count) as index: ...
-    code = asm.finish()                     # position-independent bytes; entry at `code.entry`
-
-Functions made here call nothing, keep no register for their caller but the stack pointer, and take
-up to four 64-bit arguments in rdi, rsi, rdx and rcx, on every operating system: only the driver
-(driver.py) speaks the platform's own calling convention.
-"""
+"""The assembler of x86-64: what AVX2 and AVX-512 do in different ways."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-import numpy as np
-
+from smalti.codegen.cpu.assembler import Assembler
+from smalti.codegen.cpu.operands import Address, CodeLine, Register
 from smalti.codegen.x86.encoding import encode
-from smalti.codegen.x86.instructions import GENERAL, VECTOR, FeatureLevel
-from smalti.codegen.x86.operands import Address, CodeLine, Label, Operand, Register
-from smalti.codegen.x86.registers import allocate
-from smalti.errors import VerificationError
+from smalti.codegen.x86.instructions import ALL, VECTOR
 
 GREATER = 0x1E
 """The predicate of a comparison of f32: greater than, false where one is NaN."""
 
-ARGUMENTS = ("RDI", "RSI", "RDX", "RCX")
 
+class X86Assembler(Assembler):
+    """Builds one function for one feature level of x86-64."""
 
-@dataclass(frozen=True)
-class Code:
-    """Encoded function: `bytes` hold constants, then instructions from `entry` on."""
-
-    name: str
-    bytes: bytes
-    entry: int
-    instructions: int
-
-
-class Assembler:
-    """Builds one function for one feature level."""
-
-    def __init__(self, level: FeatureLevel, name: str) -> None:
-        self.level, self.name = level, name
-        self.lines: list[CodeLine] = []
-        self.prologue: list[CodeLine] = []
-        self.loops: list[tuple[Label, Label]] = []
-        self.arguments: list[Register] = []
-        self.pool = bytearray()
-        self._pooled: dict[bytes, int] = {}
-        self._tails: dict[int, Register] = {}
-        self._counts = {"g": 0, "v": 0, "k": 0, "label": 0}
-        self.fixed: dict[Register, str] = {}
-
-    # ------------------------------------------------------------------ registers and labels
-
-    def _new(self, kind: str) -> Register:
-        self._counts[kind] += 1
-        return Register(kind, self._counts[kind])
-
-    def general(self) -> Register:
-        """A new 64-bit integer register."""
-        return self._new("g")
-
-    def vector(self) -> Register:
-        """A new vector register."""
-        return self._new("v")
-
-    def vectors(self, count: int) -> list[Register]:
-        """`count` new vector registers."""
-        return [self._new("v") for _ in range(count)]
-
-    def argument(self) -> Register:
-        """The next argument of the function; all are asked for before anything is emitted."""
-        register = self.general()
-        self.fixed[register] = ARGUMENTS[len(self.arguments)]
-        self.arguments.append(register)
-        return register
-
-    def label(self) -> Label:
-        """A new label, to be placed later."""
-        self._counts["label"] += 1
-        return Label(self._counts["label"])
-
-    def place(self, label: Label) -> None:
-        """Put `label` here."""
-        self.lines.append(CodeLine("label", target=label))
-
-    # ------------------------------------------------------------------ emitting
-
-    def op(self, name: str, *operands: Operand, mask: Register | None = None,
-           zeroing: bool = False) -> None:
-        """Emit the instruction called `name` (a row of instructions.py)."""
-        row = VECTOR.get(name) or GENERAL[name]
-        self.lines.append(CodeLine(name, row, operands, mask, zeroing))
-
-    def result(self, name: str, *operands: Operand) -> Register:
-        """Emit a vector instruction that writes a new register, and return that."""
-        register = self.vector()
-        self.op(name, register, *operands)
-        return register
-
-    def jump(self, condition: str, target: Label) -> None:
-        """Jump to `target` when `condition` (a row of instructions.JUMPS) holds."""
-        self.lines.append(CodeLine(f"jump_{condition}", target=target))
-
-    @contextmanager
-    def once(self) -> Iterator[None]:
-        """What is emitted inside runs once, at the start of the function."""
-        body, self.lines = self.lines, self.prologue
-        try:
-            yield
-        finally:
-            self.lines = body
-
-    @contextmanager
-    def loop(self, count: int | Register) -> Iterator[None]:
-        """Repeat the body `count` times (at least once when given as a register)."""
-        if isinstance(count, int) and count == 1:
-            yield
-            return
-        counter, start, end = self.general(), self.label(), self.label()
-        if isinstance(count, int):
-            self.set(counter, count)
-        else:
-            self.op("mov", counter, count)
-        self.place(start)
-        yield
-        self.op("iadd_immediate", counter, -1)
-        self.jump("not_equal", start)
-        self.place(end)
-        self.loops.append((start, end))
-
-    # ------------------------------------------------------------------ integers
-
-    def set(self, register: Register, value: int) -> None:
-        """register = value."""
-        self.op("mov_immediate", register, value)
-
-    def immediate(self, value: int) -> Register:
-        """A new integer register that holds `value`."""
-        register = self.general()
-        self.set(register, value)
-        return register
-
-    def copy(self, register: Register) -> Register:
-        """A new integer register with the same value."""
-        other = self.general()
-        self.op("mov", other, register)
-        return other
-
-    def advance(self, register: Register, amount: int) -> None:
-        """register += amount, for any 64-bit amount."""
-        if amount == 0:
-            return
-        if -2**31 <= amount < 2**31:
-            self.op("iadd_immediate", register, amount)
-        else:
-            self.op("iadd", register, self.immediate(amount))
-
-    def offset(self, register: Register, index: Register, stride: int) -> Register:
-        """A new register: register + index * stride."""
-        other = self.general()
-        if stride == 0:
-            return self.copy(register)
-        if -2**31 <= stride < 2**31:
-            self.op("imul_immediate", other, index, stride)
-        else:
-            self.op("mov", other, index)
-            self.op("imul", other, self.immediate(stride))
-        self.op("iadd", other, register)
-        return other
-
-    def divide(self, value: Register, divisor: int) -> tuple[Register, Register]:
-        """Quotient and remainder of 0 <= value < 2^31 by a constant from 1 to 2^31 - 1.
-
-        value * ceil(2^k / divisor) >> k is exact when value * divisor <= 2^k (Granlund & Montgomery
-        1994, doi:10.1145/178243.178249); with k = 31 + bits of the divisor no product passes 2^63.
-        """
-        if not 1 <= divisor < 1 << 31:
-            raise VerificationError(f"division by {divisor}: 1 to 2^31 - 1 are expected")
-        quotient, remainder = self.copy(value), self.copy(value)
-        if divisor == 1:
-            self.set(remainder, 0)
-            return quotient, remainder
-        bits = 31 + (divisor - 1).bit_length()
-        self.op("imul", quotient, self.immediate(-(-(1 << bits) // divisor)))
-        self.op("shift_right", quotient, bits)
-        product = self.general()
-        self.op("imul_immediate", product, quotient, divisor)
-        self.op("isub", remainder, product)
-        return quotient, remainder
-
-    # ------------------------------------------------------------------ constants
-
-    def pooled(self, data: bytes) -> Address:
-        """The address of `data` among the constants."""
-        at = self._pooled.get(data)
-        if at is None:
-            self.pool.extend(b"\0" * (-len(self.pool) % 64))
-            at = self._pooled[data] = len(self.pool)
-            self.pool.extend(data)
-        return Address(None, at, pool=True)
-
-    def constant(self, value: float) -> Address:
-        """The f32 `value` in all lanes, in memory."""
-        return self.pooled(struct.pack("<f", value) * self.level.lanes)
-
-    def integers(self, values: Sequence[int]) -> Address:
-        """32-bit integers, one a lane, in memory."""
-        return self.pooled(np.asarray(values, np.int32).tobytes())
-
-    def halves(self, values: Sequence[int]) -> Address:
-        """16-bit integers, two a lane, in memory."""
-        return self.pooled(np.asarray(values, np.uint16).tobytes())
-
-    def load_constant(self, value: float) -> Register:
-        """A new vector register with `value` in all lanes."""
-        return self.result("load", self.constant(value))
-
-    def zero(self) -> Register:
-        """A new vector register of zeros."""
-        register = self.vector()
-        self.op("load", register, self.constant(0.0))
-        return register
-
-    # ------------------------------------------------------------------ partial vectors
+    rows = ALL
 
     def tail_mask(self, lanes: int) -> Register:
         """A mask register that selects the first `lanes` lanes (512 bits only)."""
@@ -238,16 +26,6 @@ class Assembler:
                 self.op("mask_from", mask, self.immediate((1 << lanes) - 1))
             self._tails[lanes] = mask
         return self._tails[lanes]
-
-    def tail_vector(self, lanes: int) -> Address:
-        """A vector in memory that has all bits set in the first `lanes` lanes, none in others."""
-        return self.integers([-1] * lanes + [0] * (self.level.lanes - lanes))
-
-    def load(self, address: Address, lanes: int | None = None) -> Register:
-        """A new vector from memory; with `lanes`, only that many, the others zero."""
-        register = self.vector()
-        self.load_into(register, address, lanes)
-        return register
 
     def load_into(self, register: Register, address: Address, lanes: int | None = None) -> None:
         """Load a vector, or its first `lanes` lanes with zeros behind them."""
@@ -318,10 +96,6 @@ class Assembler:
             self.op("bit_or", found, lanes)
         return found
 
-    def sum_of_lanes(self, register: Register) -> Register:
-        """A new vector with the sum of all lanes in every lane."""
-        return self.over_lanes(register, lambda a, b: self.result("add", a, b))
-
     def over_lanes(self, register: Register,
                    combine: Callable[[Register, Register], Register]) -> Register:
         """A new vector with all lanes combined in every lane."""
@@ -335,13 +109,6 @@ class Assembler:
             register = combine(register, self.result("permute", register, control))
         return register
 
-    # ------------------------------------------------------------------ finishing
-
-    def finish(self) -> Code:
-        """Allocate registers and encode. Raises VerificationError when the code is malformed."""
-        self.op("return")
-        lines = [*self.prologue, *self.lines]
-        lines, frame_bytes = allocate(lines, self.loops, self.level, self.fixed)
-        self.pool.extend(b"\0" * (-len(self.pool) % 64))
-        code = encode(lines, self.level, len(self.pool), frame_bytes)
-        return Code(self.name, bytes(self.pool) + code, len(self.pool), len(lines))
+    def encoded(self, lines: Sequence[CodeLine], ip: int, frame_bytes: int) -> bytes:
+        """Machine code of lines on physical registers, made by iced-x86."""
+        return encode(lines, self.level, ip, frame_bytes)

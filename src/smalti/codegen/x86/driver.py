@@ -33,11 +33,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from smalti.codegen.x86.assembler import Assembler, Code
+from smalti.codegen.cpu.assembler import Code
+from smalti.codegen.cpu.layout import CONTEXT, LAUNCH, NO_BARRIER, offset
+from smalti.codegen.cpu.operands import Address, Label, Register
+from smalti.codegen.x86.assembler import X86Assembler
 from smalti.codegen.x86.encoding import encode
-from smalti.codegen.x86.instructions import GENERAL_REGISTERS, level
-from smalti.codegen.x86.layout import CONTEXT, LAUNCH, NO_BARRIER, offset
-from smalti.codegen.x86.operands import Address, Label, Register
+from smalti.codegen.x86.instructions import GENERAL_REGISTERS
+from smalti.codegen.x86.levels import LEVELS
 from smalti.errors import DeviceError
 
 HOME_BYTES = 32  # Win64: room that a caller leaves for the four register arguments
@@ -81,11 +83,11 @@ def convention(system: str) -> Convention:
     return CONVENTIONS[system]
 
 
-class _DriverAssembler(Assembler):
+class _DriverAssembler(X86Assembler):
     """An assembler whose registers are physical, with a frame of named slots."""
 
     def __init__(self, name: str, system: str) -> None:
-        super().__init__(level("avx2"), name)
+        super().__init__(LEVELS["avx2"], name)
         self.system, self.convention = system, convention(system)
         self.stack = Register("g", -1)
         vectors = HOME_BYTES + 8 * len(SLOTS)

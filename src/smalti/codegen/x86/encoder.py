@@ -20,14 +20,15 @@ from iced_x86 import (
 )
 from iced_x86 import Register as Physical
 
+from smalti.codegen.cpu.assembler import FeatureLevel
+from smalti.codegen.cpu.operands import Address, CodeLine, Register
 from smalti.codegen.x86.instructions import (
     GENERAL,
     GENERAL_REGISTERS,
     JUMPS,
     VECTOR,
-    FeatureLevel,
+    X86Row,
 )
-from smalti.codegen.x86.operands import Address, CodeLine, Register
 from smalti.errors import VerificationError
 
 if TYPE_CHECKING:  # numbers, to which only iced-x86's stubs give types of their own
@@ -149,6 +150,7 @@ def leave(frame_bytes: int) -> list[Instruction]:
 def instruction_of(line: CodeLine, level: FeatureLevel) -> Instruction:
     """One line as an iced-x86 instruction."""
     name, wide = line.name, level.wide
+    assert isinstance(line.row, X86Row), line
     code = CODES.get(line.row.wide if wide else line.row.narrow)
     if code is None:
         raise VerificationError(f"{name} has no encoding at level {level.name}")

@@ -13,8 +13,8 @@ from smalti.errors import InputError
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from smalti.codegen.x86.instructions import FeatureLevel
-    from smalti.codegen.x86.operands import CodeLine
+    from smalti.codegen.cpu.assembler import FeatureLevel
+    from smalti.codegen.cpu.operands import CodeLine
 
 
 def encode(lines: Sequence[CodeLine], level: FeatureLevel, ip: int, frame_bytes: int) -> bytes:

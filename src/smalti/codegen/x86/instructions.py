@@ -1,4 +1,4 @@
-"""Feature levels, and the table of instructions the code generator uses.
+"""The table of instructions that the code generator uses.
 
 A row is an instruction: how it uses its operands ("w" writes, "m" reads and writes, "r" reads) and
 which encoding serves it at 256 bits (AVX2) and at 512 bits (AVX-512), by the names that iced-x86
@@ -9,67 +9,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smalti.errors import InputError
+from smalti.codegen.cpu.instructions import InstructionRow
 
 
 @dataclass(frozen=True)
-class FeatureLevel:
-    """A feature level: f32 lanes and number of vector registers, and what the CPU must have."""
-
-    name: str
-    lanes: int
-    vectors: int
-    needs: frozenset[str]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of a vector register."""
-        return 4 * self.lanes
-
-    @property
-    def pairs(self) -> bool:
-        """True if it converts to bf16 and multiplies pairs of bf16 (`vdpbf16ps`)."""
-        return "avx512_bf16" in self.needs
-
-    @property
-    def wide(self) -> bool:
-        """True if vectors have 512 bits and mask registers exist."""
-        return self.lanes == 16
-
-
-_AVX2 = frozenset({"avx2", "fma", "f16c"})
-_AVX512 = _AVX2 | {"avx512f", "avx512dq", "avx512vl", "avx512bw"}
-LEVELS = {
-    "avx2": FeatureLevel("avx2", 8, 16, _AVX2),
-    "avx512": FeatureLevel("avx512", 16, 32, _AVX512),
-    "avx512_bf16": FeatureLevel("avx512_bf16", 16, 32, _AVX512 | {"avx512_bf16"}),
-}
-
-
-def level(name: str) -> FeatureLevel:
-    """The level called `name`. Raises InputError listing the known ones."""
-    if name not in LEVELS:
-        raise InputError(f"no x86 feature level is named {name!r}; known: {', '.join(LEVELS)}")
-    return LEVELS[name]
-
-
-@dataclass(frozen=True)
-class InstructionRow:
+class X86Row(InstructionRow):
     """One instruction: operand use, and its encodings (None where a level has none)."""
 
-    use: str
     narrow: str | None
     wide: str | None = None
 
 
-_row = InstructionRow
+_row = X86Row
 
 
-def _both(use: str, code: str) -> InstructionRow:
+def _both(use: str, code: str) -> X86Row:
     return _row(use, code, code)
 
 
-def _arithmetic(name: str, rounding: str = "_ER") -> InstructionRow:
+def _arithmetic(name: str, rounding: str = "_ER") -> X86Row:
     return _row("wrr", f"VEX_{name}_YMM_YMM_YMMM256",
                 f"EVEX_{name}_ZMM_K1Z_ZMM_ZMMM512B32{rounding}")
 
@@ -200,6 +158,9 @@ JUMPS = {
     "less": "JL_REL32_64", "greater_equal": "JGE_REL32_64", "below": "JB_REL32_64",
     "above_equal": "JAE_REL32_64",
 }
+
+ALL = {**VECTOR, **GENERAL}
+"""All rows by name."""
 
 GENERAL_REGISTERS = ("RAX", "RCX", "RDX", "RBX", "RSI", "RDI", "R8", "R9", "R10", "R11",
                      "R12", "R13", "R14", "R15", "RBP")

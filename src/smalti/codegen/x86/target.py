@@ -2,59 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from smalti.codegen.target import EncodedFunctions, Refusal, Target
-from smalti.codegen.x86.block import joined
+from smalti.codegen.cpu.target import target_of
 from smalti.codegen.x86.encoding import disassembly
-from smalti.codegen.x86.functions import FUNCTIONS
-from smalti.codegen.x86.instructions import LEVELS, FeatureLevel
-from smalti.codegen.x86.lower import limits, lower
-from smalti.codegen.x86.lowered import KernelStep, NativeKernel
-from smalti.codegen.x86.packing import lower_packing
-from smalti.graph.operation import HALVES
-from smalti.graph.quantised import FORMATS
-from smalti.schedule import arithmetic, choose
-from smalti.schedule.schedule import Limits
-from smalti.schedule.space import space
+from smalti.codegen.x86.levels import LEVELS
 
-
-def target_of(level: FeatureLevel) -> Target:
-    """The target of a feature level."""
-    return Target(
-        level.name, frozenset(FUNCTIONS), ("f32", "bf16"), (*HALVES, *FORMATS),
-        first=choose, space=space, arithmetic=arithmetic,
-        lower=lambda kernel, schedule, _: lower(kernel, schedule, level),
-        encode=encoded, cost=None, listing=listed, lowered=NativeKernel,
-        refusal=Refusal((OverflowError,), "too large for the addresses of one kernel:",
-                        "choose smaller sizes"),
-        placed=lambda step, references: _Code(step),
-        pack=lambda packed, strides, dtype: lower_packing(packed, strides, level, dtype),
-        winograd=True, strips=True, usual=limits(level), needs=level.needs)
-
-
-class _Code:
-    """A step by its code: equal code is one function, whatever kernel it belongs to."""
-
-    def __init__(self, step: KernelStep) -> None:
-        self.code = step.code
-        self._key = step.code.bytes, step.code.entry
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Code) and self._key == other._key
-
-
-def encoded(functions: Sequence[_Code], limits: Limits) -> EncodedFunctions:
-    """All functions in one block."""
-    return EncodedFunctions(*joined([each.code for each in functions]))
-
-
-def listed(step: KernelStep) -> str:
-    """The instructions of a step."""
-    return disassembly(step.code.bytes, step.code.entry)
-
-
-TARGETS = tuple(map(target_of, LEVELS.values()))
+TARGETS = tuple(target_of(level, disassembly) for level in LEVELS.values())

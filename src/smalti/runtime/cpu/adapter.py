@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from smalti import settings
-from smalti.codegen.x86.block import joined
+from smalti.codegen.cpu.assembler import FeatureLevel
+from smalti.codegen.cpu.block import joined
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.levels import LEVELS, level
 from smalti.codegen.x86.driver import enabled_state, identify
-from smalti.codegen.x86.instructions import LEVELS, FeatureLevel, level
-from smalti.codegen.x86.lower import limits
 from smalti.errors import InputError
 from smalti.runtime.cpu.executable import Executable
 from smalti.runtime.device import USUAL_CACHE_BYTES, Device

@@ -16,12 +16,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from smalti.codegen.x86.block import joined
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import lower
-from smalti.codegen.x86.lowered import pointers
-from smalti.codegen.x86.packing import lower_packing
-from smalti.codegen.x86.weights import WeightPanels, weight_panels
+from smalti.codegen.cpu.block import joined
+from smalti.codegen.cpu.lower import lower
+from smalti.codegen.cpu.lowered import pointers
+from smalti.codegen.cpu.packing import lower_packing
+from smalti.codegen.cpu.weights import WeightPanels, weight_panels
+from smalti.codegen.levels import level
 from smalti.compiler.module import Launch, Module, WeightSlot
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from smalti.codegen.cpu.block import joined
+from smalti.codegen.cpu.lowered import NativeKernel
 from smalti.codegen.target import Target
-from smalti.codegen.x86.block import joined
-from smalti.codegen.x86.lowered import NativeKernel
 from smalti.compiler.check import Arrays
 from smalti.kernel.form import Kernel
 from smalti.runtime.cpu.executable import Executable

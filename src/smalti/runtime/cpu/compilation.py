@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from smalti.codegen.x86.instructions import level
+from smalti.codegen.levels import level
 from smalti.compiler.options import ALL_F32
 from smalti.compiler.targets import TARGETS
 from smalti.errors import InputError

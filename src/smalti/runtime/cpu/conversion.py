@@ -10,10 +10,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from smalti.codegen.x86.block import joined
-from smalti.codegen.x86.conversion import BLOCK, lower_conversion
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.layout import LAUNCH, aligned
+from smalti.codegen.cpu.block import joined
+from smalti.codegen.cpu.conversion import BLOCK, lower_conversion
+from smalti.codegen.cpu.layout import LAUNCH, aligned
+from smalti.codegen.levels import level
 from smalti.graph.operation import DTYPES
 from smalti.runtime.cpu.adapter import available_levels
 from smalti.runtime.cpu.executable import Executable

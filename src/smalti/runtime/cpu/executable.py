@@ -1,6 +1,6 @@
 """Loads machine code into memory that is never writable and executable at once.
 
-    block, places = joined([first, second])           # of codegen.x86.block
+    block, places = joined([first, second])           # of codegen.cpu.block
     executable = Executable(block)
     address = executable.address + places[0]
 """

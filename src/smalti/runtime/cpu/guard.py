@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from smalti.codegen.x86.winograd_transforms import TRANSFORMS, Matrix, WinogradTransform
+from smalti.codegen.cpu.winograd_transforms import TRANSFORMS, Matrix, WinogradTransform
 
 ERROR_MAX = 1e-5
 """The largest error of a layer, relative to its result in the Euclidean norm. Errors of layers are

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from smalti import machine, settings
-from smalti.codegen.x86.instructions import level
+from smalti.codegen.levels import level
 from smalti.errors import InputError
 from smalti.machine.cpu import CpuCalibration
 from smalti.machine.detection import at_level

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.codegen.x86.assembler import Assembler, Code
-from smalti.codegen.x86.instructions import FeatureLevel
-from smalti.codegen.x86.layout import LAUNCH, aligned
-from smalti.codegen.x86.operands import Address
+from smalti.codegen.cpu.assembler import Code, FeatureLevel
+from smalti.codegen.cpu.layout import LAUNCH, aligned
+from smalti.codegen.cpu.operands import Address
 from smalti.runtime.cpu.executable import Executable
 from smalti.runtime.cpu.memory import anonymous
 from smalti.runtime.cpu.threads import context, driver_entry, workers
@@ -40,7 +39,7 @@ BARRIERS = 5000
 
 def multiplying(level: FeatureLevel, pairs: bool, steps: int = STEPS) -> Code:
     """Code of multiply-adds on registers only, `SUMS` in an iteration."""
-    asm = Assembler(level, "multiply")
+    asm = level.assembler("multiply")
     for _ in range(4):
         asm.argument()
     sums, factor = [asm.zero() for _ in range(SUMS)], asm.load_constant(0.5)
@@ -52,7 +51,7 @@ def multiplying(level: FeatureLevel, pairs: bool, steps: int = STEPS) -> Code:
 
 def chain(level: FeatureLevel) -> Code:
     """Code of `STEPS` multiplications of integers, each of the result of the one before."""
-    asm = Assembler(level, "chain")
+    asm = level.assembler("chain")
     for _ in range(4):
         asm.argument()
     value = asm.immediate(1)
@@ -64,7 +63,7 @@ def chain(level: FeatureLevel) -> Code:
 
 def reading(level: FeatureLevel, size: int, times: int) -> Code:
     """Code that reads `size` bytes of the thread's scratch memory `times` times."""
-    asm = Assembler(level, "read")
+    asm = level.assembler("read")
     _, _, scratch, _ = (asm.argument() for _ in range(4))
     width = 4 * level.lanes
     with asm.loop(times):
@@ -78,7 +77,7 @@ def reading(level: FeatureLevel, size: int, times: int) -> Code:
 
 def chasing(level: FeatureLevel, steps: int) -> Code:
     """Code that follows a chain of pointers through the thread's scratch memory."""
-    asm = Assembler(level, "chase")
+    asm = level.assembler("chase")
     _, _, scratch, _ = (asm.argument() for _ in range(4))
     at = asm.copy(scratch)
     with asm.loop(steps // 8):
@@ -89,7 +88,7 @@ def chasing(level: FeatureLevel, steps: int) -> Code:
 
 def nothing(level: FeatureLevel) -> Code:
     """Code of a tile that does nothing."""
-    asm = Assembler(level, "nothing")
+    asm = level.assembler("nothing")
     for _ in range(4):
         asm.argument()
     return asm.finish()

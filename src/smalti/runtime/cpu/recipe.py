@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from smalti.codegen.levels import LEVELS, level
 from smalti.codegen.target import Target
-from smalti.codegen.x86.instructions import LEVELS, level
 from smalti.compiler import options as all_options
 from smalti.compiler.options import ALL_F32, Options
 from smalti.compiler.select import Knowledge

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.codegen.x86.layout import LAUNCH, NO_BARRIER, aligned
+from smalti.codegen.cpu.layout import LAUNCH, NO_BARRIER, aligned
 from smalti.runtime.cpu.threads import call, context, driver_entry, workers
 
 COUNTER_BYTES = 64  # each counter has a cache line of its own

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from smalti.codegen.cpu.layout import CONTEXT, LAUNCH, aligned, offset
 from smalti.codegen.x86.driver import driver
-from smalti.codegen.x86.layout import CONTEXT, LAUNCH, aligned, offset
 from smalti.errors import DeviceError
 from smalti.runtime.cpu.executable import Executable
 from smalti.settings import usable_cores

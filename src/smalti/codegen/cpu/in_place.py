@@ -1,0 +1,100 @@
+"""Direct contractions without staging: products of pixels whose channels lie side by side.
+
+The micro-kernel spreads its factors straight from the input, and results leave from its registers:
+
+    for each panel, for each run of pixels:
+        micro-kernel over the window and all channels               sums, in registers
+        epilogue applied, stored
+
+It is for inputs without a prologue and without borders, stored as the products want their factors:
+1x1 convolutions and matrix products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from smalti.codegen.cpu.direct import DirectLowering, ScratchLayout, Tile
+from smalti.codegen.cpu.micro import Micro, Reduction, multiply, split_rows, zero_sums
+from smalti.codegen.cpu.nest import AccessStream, stream_of
+from smalti.codegen.cpu.operands import Register
+from smalti.codegen.cpu.results import RegisterResults
+from smalti.errors import IllegalSchedule
+from smalti.kernel.form import Load, loads
+from smalti.schedule.merge import access, in_place, store
+
+
+class InPlaceLowering(DirectLowering):
+    """Makes the code of a direct contraction that reads its input where it is."""
+
+    def check(self) -> None:
+        """Raise IllegalSchedule where the input has to be staged."""
+        super().check()
+        s = self.schedule
+        if not in_place(self.kernel, s.dtype) or self.e.parts > 1:
+            raise IllegalSchedule("the input of this contraction has to be staged")
+        if s.chunk != self.e.c or s.chunk % s.step:
+            raise IllegalSchedule(f"a chunk of {s.chunk} in steps of {s.step} is not all "
+                                  f"{self.e.c} channels")
+
+    @property
+    def read(self) -> Load:
+        """What the products read, as `check` has found."""
+        assert isinstance(self.patch.value, Load), self.patch
+        return self.patch.value
+
+    def layout(self, tile_x: int) -> ScratchLayout:
+        """The strides of the input; there are no sums in memory."""
+        pixel, row, image = (self.size * access(self.kernel, self.read).stride(axis)
+                             for axis in "xyb")
+        return ScratchLayout(pixel, row, image, 0, 0, 0, self.plain_bytes)
+
+    def reduction(self, layout: ScratchLayout) -> tuple[list[Reduction], int, int]:
+        """Its loops, the bytes of a step of the innermost one, and how many steps a turn does."""
+        return self.window(layout, self.e.c), 4, self.schedule.unroll
+
+    def _tile(self, tile: Tile, tile_x: int) -> None:
+        asm, e, layout = self.asm, self.e, self.layout(tile_x)
+        zero = asm.immediate(0)
+        origins = {"b": tile.b, "y": asm.offset(zero, tile.y, e.stride_y),
+                   "x": asm.offset(zero, tile.x, e.stride_x)}
+        source = stream_of(asm, access(self.kernel, self.read), self.pointers, origins)
+        source = AccessStream(source.base, {"b": layout.image, "y": e.stride_y * layout.row,
+                                            "x": e.stride_x * layout.pixel})
+        self._by_panels(tile, lambda panel, panels, channels: self._panels(
+            tile, tile_x, source, panel, panels, channels))
+
+    def _panels(self, tile: Tile, tile_x: int, source: AccessStream, panel: Register,
+                panels: int | Register, channels: int) -> None:
+        """Emit the results of `panels` panels from `panel` on, `channels` of each."""
+        asm, kernel, result = self.asm, self.kernel, self.result
+        origins = {"b": tile.b, "y": tile.y, "x": tile.x,
+                   "o": asm.offset(asm.immediate(0), panel, self.width)}
+        behind = {load: self._panelled(load, origins)
+                  for load in dict.fromkeys(loads(result.value)) if load.buffer != "sum"}
+        out = stream_of(asm, store(kernel, result.axes, "out"), self.pointers, origins)
+        out = replace(out, strides={**out.strides, "panel": out.stride("o") * self.width})
+        results = RegisterResults(asm, result.value, "sum", behind, out, "x", "o",
+                                  {self.patch.value: source})
+        weights = self._weights(tile, panel)
+        with results.walk("panel", panels) as each:
+            plain = self._plain(weights, self.layout(tile_x), tile_x)
+            with each.walk("b", tile.images) as image, image.walk("y", tile.rows) as line:
+                self._line(line.own("x"), tile_x, plain, channels)
+            asm.advance(weights, self.packed.panel_bytes)
+
+    def _line(self, here: RegisterResults, tile_x: int, weights: Register, channels: int) -> None:
+        """Emit the micro-kernels along one row of pixels."""
+        asm, e, s, lanes = self.asm, self.e, self.schedule, self.level.lanes
+        vectors, layout = -(-channels // lanes), self.layout(tile_x)
+        loops, step, unroll = self.reduction(layout)
+        for size, many in split_rows(tile_x, s.rows):
+            shape = Micro(size, vectors, e.stride_x * layout.pixel, step,
+                          self.packed.channel_bytes, unroll, s.factors,
+                          form=self._form(tile_x))
+            with asm.loop(many):
+                sums = zero_sums(asm, size, vectors)
+                multiply(asm, shape, here.sources[self.patch.value].base, asm.copy(weights), loops,
+                         sums)
+                here.write(sums, lanes=channels - (vectors - 1) * lanes)
+                here.advance("x", size)

@@ -1,0 +1,216 @@
+"""Packing a weight for the contractions that read it: the layout of `WeightPanels`.
+
+    from [o][c][r][s], any strides       to [panel][chunk][r][s][c in chunk][o in panel]
+
+A vector gathers the same (c, r, s) of neighbouring o. In bf16, two neighbouring c are rounded and
+laid side by side under each o. What lies behind the last o or c is zero. A gathered half comes with
+what stands behind it: where that is the next c, it is packed as well. Of quantised weights words
+are moved as f32 would be, without a look at the window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from smalti.codegen.cpu import elements
+from smalti.codegen.cpu.assembler import FeatureLevel
+from smalti.codegen.cpu.lowered import KernelStep
+from smalti.codegen.cpu.operands import Address, Register
+from smalti.codegen.cpu.weights import WeightPanels
+from smalti.codegen.cpu.winograd_transforms import transform
+from smalti.errors import IllegalSchedule
+from smalti.graph.operation import HALVES
+from smalti.graph.quantised import FORMATS
+from smalti.kernel.form import STORED_BYTES
+
+
+def lower_packing(packed: WeightPanels, strides: tuple[int, ...], level: FeatureLevel,
+                  dtype: str = "f32", at: tuple[int, int] = (0, 1),
+                  batch: tuple[tuple[int, int], ...] = ()) -> KernelStep:
+    """Code that packs one panel a tile; the pointers at `at` are the source and the target.
+
+    `strides` are those of the source for o, c, r and s, in elements of `dtype`; `batch` are extents
+    and strides of axes outside of them, for each place of which there is a packed weight. Of
+    halves, up to 14 bytes behind the source are read, too. Raises IllegalSchedule where other than
+    f16 are to be packed as f16, or others than quantised weights as these.
+    """
+    form = FORMATS.get(packed.dtype)
+    if (form is not None or dtype in FORMATS) and packed.dtype != dtype:
+        raise IllegalSchedule(f"weights given as {dtype} cannot be held as {packed.dtype}")
+    if form is not None:
+        channels, chunk = (form.words_of(n * packed.taps) for n in (packed.channels, packed.chunk))
+        packed = replace(packed, dtype="f32", channels=channels, chunk=chunk, rows=1, columns=1)
+        strides, dtype = (form.words_of(strides[0]), 1, 1, 1), "f32"
+    return _Packing(packed, strides, level, dtype).lower(at, batch)
+
+
+class _Packing:
+    def __init__(self, packed: WeightPanels, strides: tuple[int, ...], level: FeatureLevel,
+                 dtype: str) -> None:
+        self.packed, self.level, self.dtype = packed, level, dtype
+        self.size = STORED_BYTES[dtype]
+        self.o, self.c, self.r, self.s = (self.size * stride for stride in strides)
+        self.asm = level.assembler("packing")
+        self.copied = dtype == packed.dtype in HALVES
+        self.neighbours = self.copied and self.c == self.size
+        pairs = packed.dtype == "bf16" or packed.dtype == "f16" and self.neighbours
+        self.step = 2 if pairs else 1
+        self.lines = 2 if packed.dtype == "f16" and pairs else 1
+        if packed.dtype == "f16" != dtype:
+            raise IllegalSchedule(f"weights given as {dtype} cannot be held as f16")
+
+    def lower(self, at: tuple[int, int], batch: tuple[tuple[int, int], ...]) -> KernelStep:
+        asm, p, tiles = self.asm, self.packed, self.packed.panels
+        table, panel = asm.argument(), asm.argument()
+        source, target = asm.general(), asm.general()
+        asm.op("mov", source, Address(table, 8 * at[0]))
+        asm.op("mov", target, Address(table, 8 * at[1]))
+        target = asm.offset(target, panel, p.panel_bytes)
+        if batch:
+            outer, panel = asm.divide(panel, p.panels)
+            for extent, stride in reversed(batch):
+                outer, place = asm.divide(outer, extent)
+                source = asm.offset(source, place, self.size * stride)
+                tiles *= extent
+        which, panel = asm.divide(panel, p.part_panels)
+        source = asm.offset(source, which, self.o * p.out_channels)
+        source = asm.offset(source, panel, self.o * p.width)
+        part = p.out_channels % p.width
+        last, end = asm.label(), asm.label()
+        if part:
+            asm.op("compare_immediate", panel, p.part_panels - 1)
+            asm.jump("equal", last)
+        self._panel(source, target, p.width)
+        if part:
+            asm.jump("always", end)
+            asm.place(last)
+            self._panel(source, target, part)
+            asm.place(end)
+        return KernelStep(asm.finish(), tiles)
+
+    def _points(self, source: Register, target: Register, width: int) -> None:
+        """G g G^T of every channel, for `width` neighbouring o."""
+        asm, p, lanes = self.asm, self.packed, self.level.lanes
+        matrix = p.transform.weights
+        n = len(matrix)
+        point, line = p.chunks * p.chunk * 4 * p.width, 4 * p.width
+        index = asm.result("load", asm.integers([i * self.o for i in range(lanes)]))
+        here = asm.copy(source)
+        with asm.loop(p.channels):
+            for v in range(p.width // lanes):
+                count = max(0, min(lanes, width - v * lanes))
+                columns = []
+                for s in range(3):
+                    held = [self._tap(here, index, r, s, v, count) for r in range(3)]
+                    columns.append(transform(asm, matrix, held))
+                for row in range(n):
+                    values = transform(asm, matrix, [column[row] for column in columns])
+                    for k, value in enumerate(values):
+                        at = (n * row + k) * point + v * self.level.bytes
+                        asm.store(Address(target, at), value)
+            asm.advance(here, self.c)
+            asm.advance(target, line)
+        zero = asm.zero()
+        for k in range(n * n):
+            for i in range(p.chunks * p.chunk - p.channels):
+                for v in range(p.width // lanes):
+                    at = k * point + i * line + v * self.level.bytes
+                    asm.store(Address(target, at), zero)
+
+    def _tap(self, here: Register, index: Register, r: int, s: int, v: int,
+             count: int) -> Register:
+        asm = self.asm
+        if not count:
+            return asm.zero()
+        at = asm.copy(here)
+        asm.advance(at, r * self.r + s * self.s + v * self.level.lanes * self.o)
+        return self._taken(at, index, count)
+
+    def _panel(self, source: Register, target: Register, width: int) -> None:
+        if self.packed.winograd:
+            self._points(source, target, width)
+            return
+        asm, p, lanes = self.asm, self.packed, self.level.lanes
+        index = asm.result("load", asm.integers([i * self.o for i in range(lanes)]))
+        with asm.loop(p.chunks):
+            row = asm.copy(source)
+            with asm.loop(p.rows):
+                pixel = asm.copy(row)
+                with asm.loop(p.columns):
+                    self._channels(pixel, target, index, width)
+                    asm.advance(pixel, self.s)
+                asm.advance(row, self.r)
+            asm.advance(source, self.c * p.chunk)
+
+    def _channels(self, pixel: Register, target: Register, index: Register, width: int) -> None:
+        """The channels of one chunk, for `width` neighbouring o."""
+        asm, p = self.asm, self.packed
+        held = min(p.channels, p.chunk)
+        at = asm.copy(pixel)
+        if held // self.step:
+            with asm.loop(held // self.step):
+                self._turn(at, target, index, width, self.step)
+                asm.advance(at, self.step * self.c)
+                asm.advance(target, self.lines * p.line_bytes)
+        if held % self.step:
+            self._turn(at, target, index, width, 1)
+            asm.advance(target, p.line_bytes)
+        done = -(-held * self.lines // self.step)
+        zero = asm.zero()
+        for _ in range(p.chunk * self.lines // self.step - done):
+            for v in range(p.width // self.level.lanes):
+                self._put(target, v, zero)
+            asm.advance(target, p.line_bytes)
+
+    def _turn(self, at: Register, target: Register, index: Register, width: int,
+              channels: int) -> None:
+        """One or two neighbouring channels of a panel: two lines of f16, or one of pairs."""
+        asm, p, lanes = self.asm, self.packed, self.level.lanes
+        for v in range(p.width // lanes):
+            count = max(0, min(lanes, width - v * lanes))
+            here = asm.copy(at)
+            asm.advance(here, v * lanes * self.o)
+            if not count:
+                values = [asm.zero()] * (channels if self.lines == 2 else 1)
+            elif p.dtype == "f16":
+                value = asm.gather(here, index, count)
+                values = [value, asm.result("shift_right_int", value, 16)][:channels]
+            elif p.dtype == "bf16":
+                values = [self._pair(here, index, count, channels)]
+            else:
+                values = [self._taken(here, index, count)]
+            for line, value in enumerate(values):
+                self._put(target, v, value, line * p.line_bytes)
+
+    def _pair(self, here: Register, index: Register, count: int, channels: int) -> Register:
+        """bf16 of one or two channels, the first in the lower half of each lane."""
+        asm = self.asm
+        if self.neighbours and channels == 2:
+            return asm.gather(here, index, count)
+        value = self._bf16(here, index, count)
+        if channels == 1:
+            return value
+        asm.advance(here, self.c)
+        high = asm.result("shift_left_int", self._bf16(here, index, count), 16)
+        return asm.result("or", value, high)
+
+    def _bf16(self, here: Register, index: Register, count: int) -> Register:
+        """The bf16 of a channel in the lower halves of the lanes; the upper ones are 0."""
+        value = self._taken(here, index, count)
+        if self.copied:
+            return self.asm.result("shift_right_int", value, 16)
+        return elements.rounded(self.asm, value)
+
+    def _put(self, target: Register, v: int, value: Register, offset: int = 0) -> None:
+        """Store vector `v` of a line; of f16 the lower halves of its lanes."""
+        if self.packed.dtype == "f16":
+            at = Address(target, offset + v * self.level.bytes // 2)
+            elements.store_low_words(self.asm, at, value)
+        else:
+            self.asm.store(Address(target, offset + v * self.level.bytes), value)
+
+    def _taken(self, here: Register, index: Register, count: int) -> Register:
+        """`count` neighbouring o as f32."""
+        if self.o == self.size:
+            return elements.load(self.asm, self.dtype, Address(here), count)
+        return elements.gather(self.asm, self.dtype, here, index, count)

@@ -1,0 +1,195 @@
+"""Linear-scan register allocation (Poletto & Sarkar 1999, doi:10.1145/330249.330250).
+
+Every virtual register lives from its first to its last line; a register that a loop reads but does
+not define lives to the end of that loop. When registers run out, the one that is used least for
+the time it lives goes to the stack frame, and a few registers are set aside to carry it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smalti.codegen.cpu.instructions import InstructionRow
+from smalti.codegen.cpu.operands import Address, CodeLine, Label, Register
+from smalti.errors import VerificationError
+
+Use = tuple[Sequence[Register], Sequence[Register]]
+"""Registers that a line reads, and those it writes."""
+LOOP_TURNS, LOOPS_MAX = 8.0, 6
+"""How often a loop is taken to repeat its body, and how many loops around each other count: guesses
+that keep out of memory what innermost loops use."""
+CARRIERS = {"g": 3, "v": 4, "k": 0}
+"""Registers of each kind that are set aside, where any is spilled, to carry spilled ones into and
+out of an instruction: as many as one instruction has operands."""
+
+
+@dataclass(frozen=True)
+class RegisterFile:
+    """The registers that code may use.
+
+    `general` are names of those of 64 bits, whose numbers are their places here, `arguments` those
+    of them in which arguments come. `vectors` are the numbers of vector registers, of
+    `vector_bytes` each, `masks` those of mask registers. `moves` has for the first two kinds, "g"
+    and "v", the rows of what loads one from the stack frame and of what stores it there.
+    """
+
+    general: tuple[str, ...]
+    arguments: tuple[str, ...]
+    vectors: range
+    vector_bytes: int
+    masks: range
+    moves: Mapping[str, tuple[InstructionRow, InstructionRow]]
+
+
+def allocate(lines: Sequence[CodeLine], loops: Sequence[tuple[Label, Label]], file: RegisterFile,
+             fixed: Mapping[Register, str]) -> tuple[list[CodeLine], int]:
+    """The lines with every virtual register replaced by a physical one, and the bytes of the stack
+    frame that holds spilled ones."""
+    used = [uses(line) for line in lines]
+    spans, weights = lifetimes(lines, used, loops, fixed)
+    numbers = {"g": range(len(file.general)), "v": file.vectors, "k": file.masks}
+    places: dict[Register, int] = {}
+    frame: dict[Register, int] = {}
+    frame_bytes = 0
+    for kind, free in numbers.items():
+        mine = {r: span for r, span in spans.items() if r.kind == kind}
+        taken = {r: file.general.index(fixed[r]) for r in mine if r in fixed}
+        placed, spilled = scan(mine, weights, free, taken)
+        if spilled:
+            if kind == "k":
+                raise VerificationError("more mask registers are needed than there are")
+            placed, spilled = scan(mine, weights, free[:len(free) - CARRIERS[kind]], taken)
+        places.update(placed)
+        size = file.vector_bytes if kind == "v" else 8
+        for register in spilled:
+            frame_bytes += -frame_bytes % size
+            frame[register] = frame_bytes
+            frame_bytes += size
+    return rewrite(lines, used, places, frame, file), frame_bytes
+
+
+def uses(line: CodeLine) -> Use:
+    """Registers that a line reads, and those it writes."""
+    if line.row is None:
+        return (), ()
+    reads: list[Register] = []
+    writes: list[Register] = []
+    for operand, use in zip(line.operands, line.row.use):
+        if type(operand) is Address:
+            if operand.base is not None:
+                reads.append(operand.base)
+            if operand.index is not None:
+                reads.append(operand.index)
+        elif type(operand) is Register:
+            if use != "w":
+                reads.append(operand)
+            if use != "r":
+                writes.append(operand)
+    if line.mask is not None:
+        reads.append(line.mask)
+        if not line.zeroing and writes:
+            reads.extend(writes)
+    return reads, writes
+
+
+def lifetimes(lines: Sequence[CodeLine], used: Sequence[Use], loops: Sequence[tuple[Label, Label]],
+              fixed: Mapping[Register, str]) -> tuple[dict, dict]:
+    """First and last line of each register, and how often it is used, each loop around a use
+    counted `LOOP_TURNS` times."""
+    at = {line.target: i for i, line in enumerate(lines) if line.name == "label"}
+    regions = sorted(((at[s], at[e]) for s, e in loops), key=lambda r: r[1] - r[0])
+    depth = [0] * (len(lines) + 1)
+    for start, end in regions:
+        depth[start] += 1
+        depth[end] -= 1
+    first = dict.fromkeys(fixed, 0)
+    last = dict(first)
+    weights: dict[Register, float] = defaultdict(float)
+    level = 0
+    for i, (reads, writes) in enumerate(used):
+        level += depth[i]
+        weight = LOOP_TURNS ** min(level, LOOPS_MAX)
+        for register in (*reads, *writes):
+            first.setdefault(register, i)
+            last[register] = i
+            weights[register] += weight
+    starts, ends = (np.fromiter(lives.values(), np.int64, len(first)) for lives in
+                    (first, {register: last[register] for register in first}))
+    for start, end in regions:
+        ends[(starts < start) & (start <= ends) & (ends <= end)] = end
+    return dict(zip(first, zip(starts.tolist(), ends.tolist()))), weights
+
+
+def scan(spans: Mapping[Register, tuple[int, int]], weights: Mapping[Register, float],
+         registers: Sequence[int],
+         taken: Mapping[Register, int]) -> tuple[dict[Register, int], list[Register]]:
+    """A physical register for each virtual one, in order of their first lines, and a list of those
+    that are spilled because none was free."""
+    free = [r for r in reversed(registers) if r not in taken.values()]
+    active: list[Register] = []
+    placed: dict[Register, int] = {}
+    spilled: list[Register] = []
+    earliest = 0  # no register in use ends before this line
+    for register in sorted(spans, key=lambda r: (spans[r][0], r.number)):
+        start = spans[register][0]
+        if earliest <= start:
+            for other in [o for o in active if spans[o][1] <= start]:
+                active.remove(other)
+                free.append(placed[other])
+            earliest = min((spans[o][1] for o in active), default=spans[register][1])
+        if register in taken and taken[register] in registers:
+            placed[register] = taken[register]
+        elif free:
+            placed[register] = free.pop()
+        else:
+            victim = min([*active, register], key=lambda r: (
+                r in taken, weights[r] / (1 + spans[r][1] - spans[r][0])))
+            spilled.append(victim)
+            if victim is register:
+                continue
+            placed[register] = placed.pop(victim)
+            active.remove(victim)
+        active.append(register)
+        earliest = min(earliest, spans[register][1])
+    return placed, spilled
+
+
+def rewrite(lines: Sequence[CodeLine], used: Sequence[Use], places: Mapping[Register, int],
+            frame: Mapping[Register, int], file: RegisterFile) -> list[CodeLine]:
+    """The lines on physical registers, with loads and stores around uses of spilled ones."""
+    stack = Register("g", -1)
+    counts, moves = {"g": len(file.general), "v": len(file.vectors)}, file.moves
+    placed = {register: Register(register.kind, number) for register, number in places.items()}
+    placed[None] = None
+    out: list[CodeLine] = []
+    for line, (reads, writes) in zip(lines, used):
+        if line.row is None:
+            out.append(line)
+            continue
+        spilled = [r for r in dict.fromkeys((*reads, *writes)) if r in frame] if frame else []
+        if spilled:
+            carrier = dict(counts)
+            for register in spilled:
+                carrier[register.kind] -= 1
+                placed[register] = Register(register.kind, carrier[register.kind])
+            if any(counts[kind] - carrier[kind] > CARRIERS[kind] for kind in counts):
+                raise VerificationError(f"{line.name} uses too many spilled registers")
+        operands = tuple(
+            placed[o] if type(o) is Register
+            else o._replace(base=placed[o.base], index=placed[o.index]) if type(o) is Address
+            else o for o in line.operands)
+        for register in spilled:
+            if register in reads:
+                slot = Address(stack, frame[register])
+                out.append(CodeLine("reload", moves[register.kind][0], (placed[register], slot)))
+        out.append(CodeLine(line.name, line.row, operands, placed[line.mask], line.zeroing,
+                            line.target))
+        for register in dict.fromkeys(writes) if spilled else ():
+            if register in frame:
+                slot = Address(stack, frame[register])
+                out.append(CodeLine("spill", moves[register.kind][1], (slot, placed[register])))
+    return out

@@ -1,0 +1,112 @@
+"""How contractions want their weights in memory: in panels of output channels, packed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smalti.codegen.cpu.assembler import FeatureLevel
+from smalti.codegen.cpu.winograd_transforms import TRANSFORMS, WinogradTransform
+from smalti.graph.quantised import FORMATS
+from smalti.kernel.form import STORED_BYTES, Kernel
+from smalti.schedule.merge import contraction_extents
+from smalti.schedule.schedule import BINDING, ContractionSchedule
+
+
+@dataclass(frozen=True)
+class WeightPanels:
+    """How a weight [o, c, r, s] is laid out for a contraction.
+
+    [panel][chunk][r][s][c in chunk][o in panel], o in panel innermost, zeros where o or c end; in
+    bf16 two neighbouring c stand side by side under each o. With `winograd` the window is replaced
+    by the points of F(2) or F(4), outside of the channels: [panel][point][c][o in panel]; `folded`
+    is that of the schedule. The weight has `parts` times `out_channels` rows; the panels of a part
+    lie together. Quantised ones are words, of each group those of `graph.quantised`, and
+    groups run along all taps of a channel, then those of the next:
+    [panel][chunk][group in chunk][word of the group][o in panel].
+    """
+
+    buffer: str
+    out_channels: int
+    channels: int
+    rows: int
+    columns: int
+    width: int
+    chunk: int
+    dtype: str
+    winograd: int = 0
+    folded: bool = False
+    parts: int = 1
+
+    @property
+    def line_bytes(self) -> int:
+        """Bytes of a channel (a pair of them in bf16, a word of quantised ones) of a panel."""
+        return self.width * (2 if self.dtype == "f16" else 4)
+
+    @property
+    def taps(self) -> int:
+        """Places of the window."""
+        return self.rows * self.columns
+
+    @property
+    def channel_lines(self) -> int:
+        """Lines from a channel (or pair) to the next one at the same tap, as a micro-kernel reads
+        them: of quantised weights all taps of a channel lie side by side, as they are unpacked."""
+        return self.taps if self.dtype in FORMATS else 1
+
+    @property
+    def channel_bytes(self) -> int:
+        """Bytes from a channel (or pair) to the next one at the same tap."""
+        return self.channel_lines * self.line_bytes
+
+    @property
+    def part_panels(self) -> int:
+        """Panels of `width` output channels of one part."""
+        return -(-self.out_channels // self.width)
+
+    @property
+    def panels(self) -> int:
+        """Panels of all parts."""
+        return self.parts * self.part_panels
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of `chunk` input channels."""
+        return -(-self.channels // self.chunk)
+
+    @property
+    def transform(self) -> WinogradTransform:
+        """The matrices of a packing with `winograd`."""
+        return TRANSFORMS[self.winograd, self.folded]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the packed weight."""
+        if self.dtype in FORMATS:
+            return 4 * self.panels * self.width * FORMATS[self.dtype].words_of(
+                self.chunks * self.chunk * self.taps)
+        size = STORED_BYTES[self.dtype]
+        points = self.transform.points if self.winograd else self.taps
+        return self.panels * self.chunks * points * self.chunk * self.width * size
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes from one panel to the next."""
+        return self.bytes // self.panels
+
+
+def weight_panels(kernel: Kernel, schedule: ContractionSchedule,
+                  level: FeatureLevel) -> WeightPanels:
+    """How a contraction wants its weight.
+
+    Plain weights that are transformed as the kernel runs lie a vector of channels at a time,
+    whatever the chunk, so that all such schedules share them.
+    """
+    e = contraction_extents(kernel)
+    winograd, chunk, transform = (0, False), schedule.chunk, schedule.winograd
+    if transform and transform.transformed == BINDING:
+        winograd = transform.size, transform.folded
+    elif transform:
+        if schedule.weights not in FORMATS and e.c % level.lanes == chunk % level.lanes == 0:
+            chunk = level.lanes
+    return WeightPanels("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,
+                        chunk, schedule.weights, *winograd, e.parts)
