@@ -194,6 +194,21 @@ def test_a_page_that_takes_nothing_is_told_the_whole_state_again(
     asyncio.run(scenario())
 
 
+def test_of_jobs_that_wait_the_first_ones_are_told_and_of_all_the_order(
+        queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "WAITING_TOLD", 2)
+    ids = [queue.submit({"prompt": "a"}).id for _ in range(4)]
+
+    async def scenario() -> None:
+        stream = Events(queue).stream()
+        ((name, hello),) = await said(stream)
+        assert name == "hello" and [each["id"] for each in hello["jobs"]] == ids[:2]
+        assert hello["order"] == ids and hello["jobs"][1]["place"] == 2
+        await stream.aclose()
+
+    asyncio.run(scenario())
+
+
 def test_jobs_that_are_forgotten_are_gone(queue: JobQueue, monkeypatch: pytest.MonkeyPatch
                                           ) -> None:
     monkeypatch.setattr(events_module, "ROUND_SECONDS", 0.001)

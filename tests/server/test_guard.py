@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from served import HOST, SECONDS, Client, opened, served
+from starlette.requests import Request
 
 from smalti.errors import InputError
-from smalti.server import endpoint
+from smalti.server import endpoint, guard, serve
 from smalti.server.serve import listening
 
 JSON = {"Content-Type": "application/json"}
@@ -90,3 +93,25 @@ def test_a_port_that_is_taken_is_told() -> None:
         taken.listen()
         with pytest.raises(InputError, match="cannot listen on 127.0.0.1, port"):
             listening(HOST, taken.getsockname()[1], None)
+
+
+def test_wrong_tokens_of_an_address_wait_for_each_other(closed: Client,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "WRONG_SECONDS", 0.02)
+    monkeypatch.setattr(guard, "WRONG_MAX", 3)
+    wrong, right = ({"Authorization": each} for each in (f"{BEARER}x", BEARER))
+    begun = time.monotonic()
+    with ThreadPoolExecutor(8) as clients:
+        found = [*clients.map(lambda _: closed.ask("GET", "/internal/ping", headers=wrong).status,
+                              range(40))]
+    waited = found.count(401)
+    assert {*found} == {401, 429} and time.monotonic() - begun >= 0.02 * waited
+    assert closed.ask("GET", "/internal/ping", headers=right).status == 200
+    assert closed.ask("GET", "/internal/ping").status == 401  # a browser that is asked for it
+
+
+def test_a_defect_is_answered_with_the_same_headers() -> None:
+    request = Request({"type": "http", "path": "/api/jobs", "headers": []})
+    answer = asyncio.run(serve.defect(request, RuntimeError("x")))
+    assert answer.status_code == 500
+    assert "default-src 'none'" in answer.headers["content-security-policy"]

@@ -117,6 +117,7 @@ def test_the_description_has_every_endpoint_and_resolves(client: Client) -> None
     ("GET", "/api/jobs?limit=-1", None, 422, "limit is '-1'"),
     ("GET", "/api/jobs?limit=1001", None, 422, "from 1 to 1000"),
     ("GET", "/api/jobs?stat=done", None, 422, "did you mean state"),
+    ("GET", "/api/events?x=1", None, 422, "no option x"),
     ("GET", "/api/pictures/9999", None, 404, "no picture 9999"),
     ("GET", "/api/pictures/99999999999999999999", None, 422, "the id of a picture"),
     ("GET", "/api/pictures?search=" + "+".join("a" * 30), None, 422, "at most 20"),

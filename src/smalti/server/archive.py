@@ -195,6 +195,13 @@ class Archive:
                 found += self._listed("ended IS NOT NULL ORDER BY ended DESC", limit - len(found))
             return found
 
+    def latest(self, waiting: int, ended: int) -> list[JobRecord]:
+        """All jobs that run, the first ones that wait, and those that ended last."""
+        with self._turn:
+            return [*self._listed("state = ? ORDER BY position", JOBS_KEPT, RUNNING),
+                    *self._listed("state = ? ORDER BY position", waiting, QUEUED),
+                    *self._listed("ended IS NOT NULL ORDER BY ended DESC", ended)]
+
     def _listed(self, which: str, limit: int, *values: str) -> list[JobRecord]:
         """Jobs by a condition that an index answers, however many others there are."""
         return [_job(row) for row in self._all(f"SELECT {JOB} FROM jobs WHERE {which} LIMIT ?",

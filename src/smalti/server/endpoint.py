@@ -151,6 +151,13 @@ def only(body: Mapping[str, Any], *known: str) -> None:
     check_known(body, known)
 
 
+def unknown_query(request: Request) -> Response | None:
+    """Why the query of an address that takes none is refused; None where there is none."""
+    if not request.query_params:
+        return None
+    return answered(lambda: only(dict(request.query_params)))
+
+
 def told_whether(name: str, value: object) -> bool:
     """What a body says by true or false. Raises InputError."""
     if not isinstance(value, bool):

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from smalti import __version__
-from smalti.server.archive import ENDED, QUEUED, RUNNING
+from smalti.server.archive import ENDED, QUEUED
 from smalti.server.queue import JobQueue
 from smalti.server.told import job_told, picture_told, places
 
@@ -32,6 +32,8 @@ PENDING_BYTES_MAX = 1 << 20
 """That wait for one page; one that has not taken more is told the whole state instead."""
 ENDED_TOLD = 50
 """Jobs that have ended, of the whole state: the gallery has what they made."""
+WAITING_TOLD = 200
+"""Jobs that wait, of the whole state: 2,000 long prompts are no small text. A page shows 100."""
 
 LISTENERS_MAX = 256
 """Pages and programs at a time, half of all connections: the others are for requests."""
@@ -243,12 +245,12 @@ class Events:
             return text
 
     def _state(self) -> bytes:
-        """What a page is told first: all jobs that run and wait, and some that have ended."""
+        """What a page is told first: what runs, what waits next, and what ended last."""
         queue, archive, order = self._queue, self._queue.archive, places(self._queue)
-        limit = len(order) + archive.count(RUNNING) + ENDED_TOLD
-        return event("hello", {"jobs": [job_told(queue, job, order)
-                                        for job in archive.jobs(limit=limit)],
-                               "paused": archive.paused, "version": __version__})
+        jobs = archive.latest(WAITING_TOLD, ENDED_TOLD)
+        return event("hello", {"jobs": [job_told(queue, job, order) for job in jobs],
+                               "order": list(order), "paused": archive.paused,
+                               "version": __version__})
 
     def _state_of(self, id: str) -> tuple[bytes, bool]:
         """One job, and whether it has ended."""

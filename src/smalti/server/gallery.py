@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,11 +97,28 @@ class Gallery:
 
     def file(self, picture: PictureRecord) -> Path | None:
         """The file of a picture; None where it is gone, is none, or leads out of the folder."""
-        path = (self.root / picture.path).resolve()
-        if not path.is_relative_to(self.root.resolve()) or not path.is_file():
+        path = self._inside(picture)
+        if path is None:
             return None
-        with path.open("rb") as file:
+        with suppress(FileNotFoundError), path.open("rb") as file:
             return path if file.read(len(PNG)) == PNG else None
+        return None
+
+    def content(self, picture: PictureRecord) -> bytes | None:
+        """What is in the file of a picture; None where `file` is. It is read whole, as it may be
+        deleted at any time."""
+        path = self._inside(picture)
+        if path is None:
+            return None
+        with suppress(FileNotFoundError):
+            content = path.read_bytes()
+            return content if content.startswith(PNG) else None
+        return None
+
+    def _inside(self, picture: PictureRecord) -> Path | None:
+        """Where the file of a picture lies; None where that is not in the folder, or no file."""
+        path = (self.root / picture.path).resolve()
+        return path if path.is_relative_to(self.root.resolve()) and path.is_file() else None
 
 
 def encoded(content: bytes, kind: str, quality: int) -> bytes:

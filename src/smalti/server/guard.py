@@ -9,6 +9,7 @@ either. Beyond this computer a token is needed besides.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import ipaddress
@@ -24,6 +25,10 @@ HEAD_BYTES_MAX = 32 << 10
 """Of the address and the headers of a request; those of browsers with many cookies have a fifth."""
 BODY_BYTES_MAX = 64 << 20
 """Of a request: a picture of 4096 x 4096 pixels as PNG, in base64, takes up to that."""
+WRONG_SECONDS = 0.1
+"""For which a wrong token holds up the next wrong one of the same address: ten guesses a second."""
+WRONG_MAX = 8
+"""Wrong tokens of an address that wait so; beyond them nothing it sends is looked at."""
 FORMS = ("/v1/images/edits",)
 """Paths that take a form with files, too: clients of OpenAI's API send pictures so."""
 HEADERS = {
@@ -46,6 +51,13 @@ def problem(status: int, error: str, message: str,
                          "body": ""}, status, headers)
 
 
+class _Guesses:
+    """The wrong tokens of an address that are held up."""
+
+    def __init__(self) -> None:
+        self.waiting, self.turn = 0, asyncio.Lock()
+
+
 class Guard:
     """Lets through to `app` what comes from where it may: see the module.
 
@@ -57,6 +69,7 @@ class Guard:
                  open_to_others: bool = False) -> None:
         self._app, self._names, self._others = app, {name.lower() for name in names}, open_to_others
         self._token = None if token is None else token.encode()
+        self._guesses: dict[str, _Guesses] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or let it through."""
@@ -72,9 +85,32 @@ class Guard:
                     found.setdefault(name, value)
             await send(message)
 
-        refused = _unsound(scope) or self._refused(scope["method"], scope["path"],
-                                                   Headers(scope=scope))
+        headers = Headers(scope=scope)
+        refused = (_unsound(scope) or self._guessed(scope, headers)
+                   or self._refused(scope["method"], scope["path"], headers))
+        if refused is not None and refused.status_code == 401 and "authorization" in headers:
+            await self._hold_up(_address(scope))
         await (refused or self._app)(scope, receive, guarded)
+
+    def _guessed(self, scope: Scope, headers: Headers) -> JSONResponse | None:
+        """That an address has sent too many wrong tokens just now; None where it has not."""
+        guesses = self._guesses.get(_address(scope))
+        if guesses is None or guesses.waiting < WRONG_MAX or "authorization" not in headers:
+            return None
+        return problem(429, "TooManyWrongTokens", "too many wrong tokens came from this address; "
+                       "try again in a second", {"retry-after": "1"})
+
+    async def _hold_up(self, address: str) -> None:
+        """Let a wrong token wait for those before it."""
+        guesses = self._guesses.setdefault(address, _Guesses())
+        guesses.waiting += 1
+        try:
+            async with guesses.turn:
+                await asyncio.sleep(WRONG_SECONDS)
+        finally:
+            guesses.waiting -= 1
+            if not guesses.waiting:
+                self._guesses.pop(address, None)
 
     def _refused(self, method: str, path: str, headers: Headers) -> JSONResponse | None:
         """Why a request is not let in; None where it is."""
@@ -133,6 +169,11 @@ class Guard:
         elif scheme.lower() != "bearer":
             return False
         return hmac.compare_digest(secret, self._token or b"")
+
+
+def _address(scope: Scope) -> str:
+    """Where a request comes from."""
+    return str((scope.get("client") or ("", 0))[0])
 
 
 def _is_form(path: str, kind: str, headers: Headers) -> bool:

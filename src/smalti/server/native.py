@@ -25,6 +25,7 @@ from smalti.server.endpoint import (
     Schema,
     only,
     told_whether,
+    unknown_query,
 )
 from smalti.server.events import LISTENERS_MAX
 from smalti.server.guard import problem
@@ -214,21 +215,23 @@ ENDPOINTS = (
 def streams(site: Site) -> list[Route]:
     """Server-sent events: of everything, for pages, and of one job until it has ended."""
 
-    def told(job: str | None = None) -> Response:
+    def told(request: Request, job: str | None = None) -> Response:
+        if (refused := unknown_query(request)) is not None:
+            return refused
         if site.events.crowded:
             return problem(503, "Busy", f"{LISTENERS_MAX} streams of events are open already; "
                                         f"close some", {"retry-after": str(RETRY_SECONDS)})
         return EventStream(site.events.stream(job))
 
     async def all_events(request: Request) -> Response:
-        return told()
+        return told(request)
 
     async def job_events(request: Request) -> Response:
         try:
             job = await asyncio.to_thread(site.queue.job, request.path_params["id"])
         except UnknownJobError as error:
             return problem(404, "NotFound", str(error))
-        return told(job.id)
+        return told(request, job.id)
 
     return [Route("/api/events", all_events, methods=["GET"]),
             Route("/api/jobs/{id}/events", job_events, methods=["GET"])]

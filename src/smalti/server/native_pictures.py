@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 
 from smalti.errors import InputError
 from smalti.server.archive import PictureRecord
@@ -67,11 +67,12 @@ def get_picture(site: Site, call: Asking) -> Any:
 def get_picture_file(site: Site, call: Asking) -> Response:
     """The file of a picture, as it lies in the folder of results."""
     found = _picture(site, call)
-    path = site.gallery.file(found)
-    if path is None:
+    content = site.gallery.content(found)
+    if content is None:
         return _gone(found)
-    return FileResponse(path, media_type="image/png", filename=path.name,
-                        content_disposition_type="inline", headers=FOR_EVER)
+    name = found.path.rpartition("/")[2]
+    return Response(content, media_type="image/png", headers={
+        **FOR_EVER, "content-disposition": f'inline; filename="{name}"'})
 
 
 def get_thumbnail(site: Site, call: Asking) -> Response:

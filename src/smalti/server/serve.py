@@ -20,7 +20,7 @@ from starlette.routing import Route
 from smalti.errors import InputError
 from smalti.server import native, page_files
 from smalti.server.connection import Connection
-from smalti.server.guard import Guard, problem
+from smalti.server.guard import HEADERS, Guard, problem
 from smalti.server.openai.problems import Problems, is_here, refusal
 from smalti.server.openai.routes import routes as openai_routes
 from smalti.server.sdapi.routes import routes as sdapi_routes
@@ -73,9 +73,11 @@ async def refused(request: Request, error: Exception) -> Response:
 async def defect(request: Request, error: Exception) -> Response:
     """A defect of Smalti: the log has where it is."""
     message = f"a defect in Smalti: {type(error).__name__}; the log of the server has the place"
-    if is_here(request.url.path):
-        return refusal(500, message)
-    return problem(500, "Defect", message)
+    answer = (refusal(500, message) if is_here(request.url.path)
+              else problem(500, "Defect", message))
+    for name, value in HEADERS.items():  # it is made outside of the guard, which adds them else
+        answer.headers.setdefault(name, value)
+    return answer
 
 
 class HttpServer(uvicorn.Server):

@@ -234,3 +234,8 @@ def test_a_form_needs_what_no_foreign_page_can_send(client: Client, headers: dic
     assert status != 415 or "a form with Authorization: Bearer" in answer.json["error"]["message"]
     other = client.ask("POST", "/v1/images/generations", b"--x--\r\n", {**form, **headers})
     assert other.status == 415
+
+
+def test_what_a_list_does_not_take_is_refused(client: Client) -> None:
+    answer = client.get("/v1/models?limit=1")
+    assert answer.status == 400 and answer.json["error"]["param"] == "limit"

@@ -10,6 +10,8 @@ import pytest
 from served import Client, opened, served
 from visits import Visits, create, expect, large, set_option
 
+from smalti.server import events
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Route
 
@@ -29,9 +31,9 @@ def test_a_first_visit_ends_in_a_picture_that_was_seen_coming(visits: Visits, cl
     set_option(page, "Steps", "Steps", str(MANY))
     create(page).click()
     expect(page.locator(".stage .progress")).to_contain_text(re.compile(rf"Step \d+ of {MANY}"))
-    preview = page.get_by_alt_text("What it looks like so far")
-    expect(preview).to_be_visible()
-    assert preview.evaluate("(each) => each.decode().then(() => each.naturalWidth)") > 0
+    expect(page.get_by_alt_text("What it looks like so far")).to_be_visible()
+    page.wait_for_function(  # its address changes with every preview
+        "() => document.querySelector('[alt=\"What it looks like so far\"]')?.naturalWidth > 0")
     expect(large(page)).to_be_visible()
     assert large(page).evaluate("(each) => each.decode().then(() => each.naturalWidth)") == 128
     expect(page.get_by_role("region", name="Gallery").locator("img")).to_have_count(1)
@@ -40,7 +42,7 @@ def test_a_first_visit_ends_in_a_picture_that_was_seen_coming(visits: Visits, cl
 
 def test_a_picture_is_stopped_by_one_key(visits: Visits, client: Client) -> None:
     page = visits.open()
-    set_option(page, "Steps", "Steps", str(MANY * 2))
+    set_option(page, "Steps", "Steps", str(MANY * 10))  # some that a busy computer cannot end
     create(page).click()
     expect(page.locator(".stage .progress")).to_contain_text("Step")
     page.keyboard.press("Escape")
@@ -91,9 +93,10 @@ def test_a_job_that_fails_says_why_and_is_tried_again(visits: Visits, client: Cl
 
 def test_an_answer_that_comes_after_the_event_does_not_turn_time_back(
         visits: Visits, client: Client) -> None:
-    client.made(prompt="a boat", width=100, height=100)
+    client.made(prompt="a raft", width=100, height=100)
     page = visits.open()
-    queue = page.get_by_role("region", name="Queue")
+    raft = page.get_by_role("region", name="Queue").get_by_role("listitem").filter(
+        has_text="a raft")
 
     def late(route: Route) -> None:
         """The answer, when events have told for long that the job has failed again."""
@@ -103,9 +106,27 @@ def test_an_answer_that_comes_after_the_event_does_not_turn_time_back(
 
     page.route("**/retry", late)
     with page.expect_response("**/retry"):
-        queue.get_by_role("button", name="Try again").click()
+        raft.get_by_role("button", name="Try again").click()
     expect(page.locator(".stage")).to_contain_text("This picture could not be made")
-    expect(queue.get_by_role("button", name="Try again")).to_have_count(1)
+    expect(raft.get_by_role("button", name="Try again")).to_have_count(1)
+
+
+def test_of_a_long_queue_what_comes_next_is_shown(visits: Visits, client: Client,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "WAITING_TOLD", 2)
+    client.post("/api/jobs/pause")
+    ids = [client.post("/api/jobs", {"prompt": f"boat {number}", "steps": 1}).json["id"]
+           for number in range(5)]
+    page = visits.open()
+    queue = page.get_by_role("region", name="Queue")
+    expect(queue).to_contain_text("boat 1")
+    expect(queue).to_contain_text("and 3 more")
+    client.ask("DELETE", f"/api/jobs/{ids[0]}")
+    expect(queue).to_contain_text("boat 4")
+    expect(queue).not_to_contain_text("more")
+    for id in ids[1:]:
+        client.ask("DELETE", f"/api/jobs/{id}")
+    client.post("/api/jobs/pause", {"paused": False})
 
 
 def test_the_keyboard_alone_makes_a_picture(visits: Visits) -> None:

@@ -48,11 +48,18 @@ def routes(site: Site) -> list[Route]:
     async def edits(request: Request) -> Response:
         return await _made(site, request, edits=True)
 
+    async def answer(request: Request, answered: Callable[..., Response], *given: Any) -> Response:
+        names = sorted(request.query_params)
+        if names:
+            return refusal(400, f"expected nothing behind the ?, not {', '.join(names)!r:.80}",
+                           names[0])
+        return await asyncio.to_thread(answered, *given)
+
     async def models(request: Request) -> Response:
-        return await asyncio.to_thread(_models, site)
+        return await answer(request, _models, site)
 
     async def model(request: Request) -> Response:
-        return await asyncio.to_thread(_model, site, request.path_params["id"])
+        return await answer(request, _model, site, request.path_params["id"])
 
     async def file(request: Request) -> Response:
         return await asyncio.to_thread(_file, site, request.path_params["name"],
@@ -162,7 +169,7 @@ def _failure(job: JobRecord) -> tuple[int, str, str] | None:
 def _found(site: Site, job: JobRecord) -> list[tuple[PictureRecord, bytes]]:
     """The pictures of a job that are still there."""
     pictures = site.archive.pictures(job=job.id)[::-1]
-    return [(each, path.read_bytes()) for each in pictures if (path := site.gallery.file(each))]
+    return [(each, content) for each in pictures if (content := site.gallery.content(each))]
 
 
 def _answer(site: Site, asked: AskedPictures, job: JobRecord, base: str) -> Response:
@@ -263,8 +270,8 @@ def _file(site: Site, name: str, query: dict[str, str]) -> Response:
 
     found = FILE.fullmatch(name)
     record = site.archive.picture(int(found[1])) if found else None
-    path = site.gallery.file(record) if record else None
-    if found is None or path is None:
+    content = site.gallery.content(record) if record else None
+    if found is None or content is None:
         return problem(404, "NotFound", f"there is no picture {name!r:.80}")
     given = query.pop("compression", str(COMPRESSION))
     low, high = WHOLE["output_compression"]
@@ -272,5 +279,5 @@ def _file(site: Site, name: str, query: dict[str, str]) -> Response:
                      and low <= int(given) <= high):
         return refusal(400, f"expected nothing behind the ? but compression, {low} to {high}",
                        "compression")
-    content = encoded(path.read_bytes(), found[2].upper(), int(given))
-    return Response(content, media_type=f"image/{found[2]}")
+    return Response(encoded(content, found[2].upper(), int(given)),
+                    media_type=f"image/{found[2]}")

@@ -3,7 +3,7 @@
 import { base64, get, pictureFile, post, query, remove } from "./api.js";
 import { takeEdited, takeFile } from "./init_picture.js";
 import { asked, asking, chosen, controls, dismissed, dropJob, followed, given, jobs,
-  keepAnswered, models, options, refused, running, say, sayAll, theme, usual, value }
+  keepAnswered, models, options, order, refused, running, say, sayAll, theme, usual, value }
   from "./state.js";
 
 /** How far "a little different" goes towards other noise: the motif stays, details change. */
@@ -219,12 +219,22 @@ export const retry = (id) => attempt(async () => {
   chosen.value = null;
 });
 
+const NEXT_MIN = 100; // jobs that wait, of which the page knows the texts, as many as it shows
+const NEXT_MAX = 200; // that it asks for at once
 const DISMISSED_MAX = 200; // ids that are remembered; failed jobs older than these are not shown
 
 /** Put a failed job away. */
 export function dismiss(id) {
   dismissed.value = [...dismissed.value, id].slice(-DISMISSED_MAX);
   dropJob(id);
+}
+
+/** Load what waits next, where the page was not told of it: it is told of the first ones only. */
+export async function loadWaiting() {
+  const next = order.value.slice(0, NEXT_MIN);
+  if (next.every((id) => jobs.value.has(id))) return;
+  const told = await get(query("/api/jobs", { state: "queued", limit: NEXT_MAX }));
+  told.jobs.forEach(keepAnswered);
 }
 
 /** Search the folders of models again. */

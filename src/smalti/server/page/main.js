@@ -2,7 +2,7 @@
 
 import { render } from "./vendor/preact.js";
 import { effect } from "./vendor/signals.js";
-import { aboutModel, create, loadModels, stop } from "./actions.js";
+import { aboutModel, create, loadModels, loadWaiting, stop } from "./actions.js";
 import { get, listen } from "./api.js";
 import { Chips } from "./chips.js";
 import { DropTarget } from "./drop.js";
@@ -13,7 +13,7 @@ import { PromptBox } from "./prompt.js";
 import { Queue } from "./queue.js";
 import { Stage, tellProgress } from "./stage.js";
 import { about, announced, connected, devices, dropJob, jobs, keepJob, model, options,
-  paused, refused, running, sheet, theme } from "./state.js";
+  order, paused, refused, running, sheet, theme } from "./state.js";
 import { html } from "./ui.js";
 
 function Page() {
@@ -53,6 +53,7 @@ function Problem() {
 const HEARD = {
   hello: (told) => {
     jobs.value = new Map(told.jobs.map((each) => [each.id, each]));
+    order.value = told.order;
     paused.value = told.paused;
     reload();
   },
@@ -63,6 +64,8 @@ const HEARD = {
     const places = new Map(told.order.map((id, at) => [id, at + 1]));
     jobs.value = new Map([...jobs.value].map(([id, each]) =>
       [id, { ...each, place: places.get(id) ?? null }]));
+    order.value = told.order;
+    loadWaiting().catch(unreachable);
   },
   picture: pictureMade,
   removed: (told) => pictureRemoved(told.id),

@@ -4,8 +4,8 @@ import { useRef, useState } from "./vendor/hooks.js";
 import { cancel, dismiss, move, pause, retry } from "./actions.js";
 import { query } from "./api.js";
 import { CloseSheet } from "./gallery.js";
-import { announced, chosen, dismissed, followed, jobs, paused, running, sheet, waiting }
-  from "./state.js";
+import { announced, chosen, dismissed, followed, jobs, paused, running, sheet, waiting,
+  waitingCount } from "./state.js";
 import { Bar, clock, html, Icon, IconButton, sentence } from "./ui.js";
 
 const SHOWN_MAX = 100; // of those that wait; the rest is a number
@@ -14,7 +14,7 @@ const FAILED_SECONDS = 24 * 3600; // how long failed jobs are shown
 
 export function Queue() {
   const failed = failures();
-  const count = running.value.length + waiting.value.length;
+  const count = running.value.length + waitingCount.value;
   return html`<section class="queue" aria-label="Queue">
     <header class="side-head"><h2>Queue</h2>
       ${count > 0 && html`<span class="quiet-text">${count}</span>`}
@@ -85,8 +85,8 @@ function Failed({ job }) {
 function Waiting() {
   const [drag, setDrag] = useState(null);
   const list = useRef(null);
-  const all = waiting.value;
-  const listed = all.slice(0, SHOWN_MAX);
+  const count = waitingCount.value;
+  const listed = waiting.value.slice(0, SHOWN_MAX);
   const from = drag ? listed.findIndex((each) => each.id === drag.id) : -1;
   const order = from < 0 ? listed : moved(listed, from, drag.to);
   const pointer = {
@@ -102,9 +102,9 @@ function Waiting() {
     cancel: () => setDrag(null),
   };
   return html`<ol class="jobs" ref=${list}>${order.map((job, at) => html`<${WaitingJob}
-      key=${job.id} job=${job} at=${at} count=${all.length} pointer=${pointer}
+      key=${job.id} job=${job} at=${at} count=${count} pointer=${pointer}
       dragged=${drag?.id === job.id} />`)}</ol>
-    ${all.length > SHOWN_MAX && html`<p class="note">and ${all.length - SHOWN_MAX} more</p>`}`;
+    ${count > listed.length && html`<p class="note">and ${count - listed.length} more</p>`}`;
 }
 
 function WaitingJob({ job, at, count, pointer, dragged }) {

@@ -46,8 +46,10 @@ export const theme = kept("theme", "system");
 /** Failed jobs that the person put away. */
 export const dismissed = kept("dismissed", []);
 
-/** What the server tells: its jobs by id, the order of those that wait, its models and options. */
+/** What the server tells: its jobs by id, the ids of all that wait in their order, of which not all
+ * need be among the jobs, its models and options. */
 export const jobs = signal(new Map());
+export const order = signal([]);
 export const paused = signal(false);
 export const connected = signal(true);
 /** Models, devices and the properties of a request's JSON Schema are kept too: a server that has
@@ -76,6 +78,10 @@ export const running = computed(() =>
 export const waiting = computed(() =>
   [...jobs.value.values()].filter((each) => each.state === "queued")
     .sort((one, other) => one.place - other.place));
+
+/** How many wait: an order is told a moment after the job that comes into it. */
+export const waitingCount = computed(() =>
+  Math.max(order.value.length, waiting.value.length));
 
 /** What a kind of file is called, where the server has several names for it. */
 export const ofKind = (kind) => models.value.filter((each) => each.kind === kind);

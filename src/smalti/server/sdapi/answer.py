@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
-from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -43,10 +43,10 @@ def made(webui: WebUi, fields: dict[str, Any], job: JobRecord) -> Response:
         return refused
     site, options = webui.site, webui.settings() | (fields.get("override_settings") or {})
     pictures = site.archive.pictures(job=job.id)[::-1]
-    found = [(each, site.gallery.file(each)) for each in pictures]
     images = []
     if fields.get("send_images", True) is not False:
-        images = [_in_format(path, options) for _, path in found if path]
+        images = [_in_format(content, options) for each in pictures
+                  if (content := site.gallery.content(each))]
     site.sent(pictures)
     echo = without_pictures(fields)
     for name in ("init_images", "mask"):
@@ -65,23 +65,22 @@ def enlarged(webui: WebUi, fields: dict[str, Any], made: JobRecord | Image.Image
         return as_base64(cropped(made, fields))
     site = webui.site
     pictures = site.archive.pictures(job=made.id)
-    path = next((path for each in pictures if (path := site.gallery.file(each))), None)
-    if path is None:
+    content = next((content for each in pictures if (content := site.gallery.content(each))), None)
+    if content is None:
         return ""  # somebody deleted it just now
     if fields.get("resize_mode") == 1:
-        with Image.open(path) as picture:
+        with Image.open(io.BytesIO(content)) as picture:
             found = as_base64(cropped(picture, fields))
     else:
-        found = _in_format(path, {})
+        found = _in_format(content, {})
     site.sent(pictures)
     return found
 
 
-def _in_format(path: Path, options: dict[str, Any]) -> str:
+def _in_format(content: bytes, options: dict[str, Any]) -> str:
     """A picture in base64, in the format that the options say, with its settings."""
     kind = FORMATS[options.get("samples_format", "png").lower()]
-    content = encoded(path.read_bytes(), kind, options.get("jpeg_quality", QUALITY))
-    return base64.b64encode(content).decode()
+    return base64.b64encode(encoded(content, kind, options.get("jpeg_quality", QUALITY))).decode()
 
 
 def info(job: JobRecord, pictures: list[PictureRecord]) -> dict[str, Any]:
