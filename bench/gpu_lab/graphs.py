@@ -16,7 +16,7 @@ from smalti.models import (
     vae_decoder_graph,
 )
 from smalti.models.config import SDXL_UNET
-from smalti.nn import conv2d, cross_attention, linear, silu
+from smalti.nn import conv2d, cross_attention, group_norm, linear, silu
 
 
 def product(rows: int = 4096, inner: int = 0, columns: int = 0) -> Graph:
@@ -32,6 +32,15 @@ def convolution(channels: int = 320, size: int = 64, batch: int = 2) -> Graph:
     g = Graph("conv")
     x = g.input("x", (batch, channels, size, size))
     g.output("y", conv2d(silu(conv2d(x, "a", channels, 3)), "b", channels, 3))
+    return g
+
+
+def ends(channels: int = 320, size: int = 64, latent: int = 4, batch: int = 2) -> Graph:
+    """The first and the last 3x3 of a UNet: from the few channels of a latent, and to them."""
+    g = Graph("ends")
+    x = g.input("x", (batch, latent, size, size))
+    first = conv2d(x, "first", channels, 3)
+    g.output("y", conv2d(silu(group_norm(first, "norm", 32, 1e-5)), "last", latent, 3))
     return g
 
 
@@ -52,7 +61,7 @@ def shipped(part: str) -> Graph:
 
 
 KINDS: dict[str, Callable[..., Graph]] = {
-    "mm": product, "conv": convolution, "attention": attention,
+    "mm": product, "conv": convolution, "ends": ends, "attention": attention,
     "unet": lambda size=64, batch=2: unet_graph(SD15.denoiser, batch, size, size),
     "decoder": lambda size=64: vae_decoder_graph(SD15.vae, 1, size, size),
     "flux": lambda image=1024, text=256: flux_double_block_graph(FLUX_DEV, image, text),

@@ -21,7 +21,6 @@ step in front writes the patch to the workspace, with its borders.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from smalti.codegen.gpu.builder import Builder
@@ -39,7 +38,14 @@ from smalti.codegen.gpu.factors import (
 from smalti.codegen.gpu.form import Binding, Expr, GroupProgram, op, select
 from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
-from smalti.codegen.gpu.results import Results
+from smalti.codegen.gpu.results import (
+    Corner,
+    Moved,
+    PartWriter,
+    Results,
+    Writer,
+    line_of_sums,
+)
 from smalti.codegen.gpu.sums import VECTORS, Matrices, Registers
 from smalti.codegen.gpu.unpacking import QuantisedColumns, QuantisedWeight
 from smalti.codegen.gpu.weights import VECTOR, WIDE, packed_weight, padded
@@ -89,13 +95,8 @@ class _Contraction:
         s, product = self.s, self.product
         if s.split == 1:
             return GroupSteps((self._multiply(),), packed=self.packed)
-        elements = s.split * product.batch * product.rows * product.parts * self._columns
+        elements = s.split * product.batch * product.rows * line_of_sums(product)
         return GroupSteps((self._multiply(), self._add()), 4 * elements, self.packed)
-
-    @property
-    def _columns(self) -> int:
-        """Channels of a part as sums in the workspace have them."""
-        return padded(self.product.columns)
 
     # ------------------------------------------------------------------ the product
 
@@ -125,13 +126,11 @@ class _Contraction:
         column = b.let(b.group[0] * s.tile_n)
         sums = (Matrices if s.matrix else Registers)(b, product, s, self.results.by_rows)
         self._chunks(b, bindings, row, column, outer, (start, stop), sums)
-        if s.split > 1:
-            sums.finish(lambda r, c, values: self._part(b, bindings, which, row + r, column + c,
-                                                        values))
-        else:
-            sums.finish(lambda r, c, values: self.results.write(
-                b, bindings, b.let(row + r), b.let(column + c), values, outer,
-                (s.tile_m, s.tile_n)))
+        corner = Corner(b, row, column)
+        tile = s.tile_m, s.tile_n
+        writer = (PartWriter(b, product, bindings[WORKSPACE], which, tile) if s.split > 1 else
+                  Writer(b, self.results, bindings, outer, tile))
+        sums.finish(lambda r, c, values, where: writer.write(*corner(r, c), values, where))
         return b.finish((-(-product.columns // s.tile_n), -(-product.rows // s.tile_m),
                          product.batch * s.split))
 
@@ -196,28 +195,8 @@ class _Contraction:
 
     def _workspace(self, b: Builder, use: str) -> Binding:
         product = self.product
-        count = self.s.split * product.batch * product.rows * product.parts * self._columns
+        count = self.s.split * product.batch * product.rows * line_of_sums(product)
         return b.binding(WORKSPACE, "f32", count, use, VECTOR)
-
-    def _part(self, b: Builder, bindings: dict, which: Expr, row: Expr, column: Expr,
-              sums: Sequence[Expr]) -> None:
-        """Write the sums of a row and four columns to the workspace."""
-        s, product = self.s, self.product
-        row, column = b.let(row), b.let(column)
-        line = b.let(self._line(which, row) + column)
-        inside = None
-        if product.rows % s.tile_m:
-            inside = row < product.rows
-        if self._columns % s.tile_n:
-            beyond = column < self._columns
-            inside = beyond if inside is None else inside & beyond
-        for part, total in enumerate(sums):
-            b.store(bindings[WORKSPACE], line + part * self._columns, total, where=inside)
-
-    def _line(self, which: Expr, row: Expr) -> Expr:
-        """Where the sums of a row are in the workspace, `which` counting batch inside of split."""
-        product = self.product
-        return (which * product.rows + row) * (product.parts * self._columns)
 
     def _add(self) -> GroupProgram:
         """The step that adds the sums of all work-groups, in order, and writes results."""
@@ -227,7 +206,8 @@ class _Contraction:
         bindings = bind_for(b, self.kernel,
                             [(found, "o", self.results.lanes) for found in self.results.accesses])
         space = self._workspace(b, "read")
-        vectors = self._columns // VECTOR
+        columns = padded(product.columns)
+        vectors = columns // VECTOR
         count = product.batch * product.rows * vectors
         group, groups = work_groups(b, -(-count // size), self.limits)
         index = b.let(group * size + b.invocation)
@@ -237,16 +217,17 @@ class _Contraction:
                                     *(axes if self.results.by_rows else reversed(axes))])
             outer = unravel(b, at["batch"], product.axes[1])
             column = b.let(at["column"] * VECTOR)
-            line = b.let(self._line(at["batch"], at["row"]) + column)
+            rows, each = product.batch * product.rows, line_of_sums(product)
+            line = b.let((at["batch"] * product.rows + at["row"]) * each + column)
             sums = []
-            step = product.batch * product.rows * product.parts * self._columns
             for part in range(product.parts):
                 total = b.variable(0.0, "sum", VECTORS)
                 with b.loop(s.split) as number:
                     b.set(total, total + b.load(
-                        space, line + number * step + part * self._columns, VECTOR))
+                        space, line + number * (rows * each) + part * columns, VECTOR))
                 sums.append(total)
-            self.results.write(b, bindings, at["row"], column, sums, outer, (1, VECTOR))
+            Writer(b, self.results, bindings, outer, (1, VECTOR)).write(
+                Moved(at["row"]), Moved(column), sums)
         return b.finish(groups)
 
 

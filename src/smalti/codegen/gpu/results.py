@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from smalti.codegen.gpu import form
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, both
 from smalti.codegen.gpu.form import Binding
-from smalti.codegen.gpu.product import Place, Product, reads
-from smalti.codegen.gpu.weights import VECTOR
+from smalti.codegen.gpu.product import ZERO, Place, Product, reads
+from smalti.codegen.gpu.weights import VECTOR, padded
 from smalti.kernel.form import Call, Expr, Load, affine
 from smalti.schedule.merge import Access, access, store
 
 
+@dataclass(frozen=True)
+class Moved:
+    """A row or column `by` behind one that is worked out once for many."""
+
+    base: form.Expr
+    by: int = 0
+
+    @property
+    def value(self) -> form.Expr:
+        """Its number."""
+        return self.base + self.by if self.by else self.base
+
+    def below(self, end: int) -> form.Expr:
+        """Whether it is below `end`."""
+        return self.base < max(end - self.by, 0)
+
+
+class Corner:
+    """Where the tile of a work-group begins in the result: gives rows and columns of the tile as
+    those of the result."""
+
+    def __init__(self, b: Builder, row: form.Expr, column: form.Expr) -> None:
+        self.b, self.row, self.column = b, row, column
+        self._rows: dict[form.Expr, form.Expr] = {}
+        self._columns: dict[form.Expr, form.Expr] = {}
+
+    def __call__(self, row: Moved, column: Moved) -> tuple[Moved, Moved]:
+        """A row and a column of the result."""
+        for known, first, at in ((self._rows, self.row, row), (self._columns, self.column, column)):
+            if at.base not in known:
+                known[at.base] = self.b.let(first + at.base)
+        return (replace(row, base=self._rows[row.base]),
+                replace(column, base=self._columns[column.base]))
+
+
 class Results:
-    """Writes results of a product, four channels or, where these have a rest, one at a time."""
+    """What becomes of the sums of a product: four channels or, where these have a rest, one at a
+    time."""
 
     def __init__(self, product: Product) -> None:
         *_, self.stage = product.kernel.stages
@@ -38,32 +74,109 @@ class Results:
         """Whether neighbouring pixels lie side by side, and neighbouring channels do not."""
         return self.out.stride("o") != 1 and self.out.stride("x") == 1
 
-    def write(self, b: Builder, bindings: Mapping[str, Binding], row: form.Expr,
-              column: form.Expr, sums: Sequence[form.Expr], outer: Place, tile: tuple[int, int],
-              ) -> None:
-        """The results of a row and four columns; those beyond the last are left out. Tiles of
-        `tile` rows and columns begin at multiples of these."""
-        product, e = self.product, self.product.extents
-        inside = None
-        if product.rows % tile[0]:
-            inside = row < product.rows
-        if product.columns % tile[1] and self.lanes > 1:
-            inside = both(inside, column < product.columns)
-        strides = {"b": e.y * e.x * e.o, "y": e.x * e.o, "x": e.o, "o": 1}
-        extents = {"b": e.b, "y": e.y, "x": e.x, "o": e.o}
-        strides = {name: s for name, s in strides.items() if extents[name] > 1}
+    def row_stride(self, found: Access) -> int | None:
+        """How far apart an access has neighbouring rows; None where no one number says it: where
+        the pixels of a row, or the images, do not follow each other."""
+        if found.divided or found.indirect:
+            return None
+        expected, each = None, 1
+        for name, extent in reversed(self.product.axes[0]):
+            if expected is None:
+                expected = found.stride(name)
+            elif found.stride(name) != expected * each:
+                return None
+            each *= extent
+        return expected or 0
+
+
+class Writer:
+    """Writes results in a program. Tiles of `tile` rows and columns begin at multiples of these;
+    `outer` is the place of the batch.
+
+    Where an access begins at the base of a row and a column is worked out once; what is behind
+    those is a constant away, which costs one addition, or none where an instruction has room for
+    it.
+    """
+
+    def __init__(self, b: Builder, results: Results, bindings: Mapping[str, Binding], outer: Place,
+                 tile: tuple[int, int]) -> None:
+        self.b, self.results, self.bindings = b, results, bindings
+        self.outer, self.tile, self.product = outer, tile, results.product
+        self.strides = {found: results.row_stride(found) for found in results.accesses}
+        self._bases: dict[tuple[Access, form.Expr, form.Expr], form.Expr] = {}
+
+    def write(self, row: Moved, column: Moved, sums: Sequence[form.Expr],
+              where: form.Expr | None = None) -> None:
+        """The results of a row and four columns, `where` that holds; those beyond the last are
+        left out."""
+        b, product, results = self.b, self.product, self.results
+        places = [dict(self._places(row, Moved(column.base, column.by + lane)))
+                  for lane in range(0, VECTOR, results.lanes)]
+        inside = where
+        if product.rows % self.tile[0]:
+            inside = both(inside, row.below(product.rows))
+        if product.columns % self.tile[1] and results.lanes > 1:
+            inside = both(inside, column.below(product.columns))
         with b.branch(inside) if inside is not None else nullcontext():
-            pixel = product.pixel(b, row, outer)
-            for lane in range(0, VECTOR, self.lanes):
-                at = {**pixel, "o": b.let(column + lane)}
-                flat = (strides, b.let(row * e.o + at["o"]))
-                held = {f"sum {part}": total if self.lanes > 1 else total.lane(lane)
+            at = dict(self.outer)
+            if None in self.strides.values():
+                at = product.pixel(b, b.let(row.value), self.outer)
+            for lane, found in zip(range(0, VECTOR, results.lanes), places):
+                own = Moved(column.base, column.by + lane)
+                held = {f"sum {part}": total if results.lanes > 1 else total.lane(lane)
                         for part, total in enumerate(sums)}
-                beyond = at["o"] < e.o if self.lanes == 1 else None
+                beyond = own.below(product.columns) if results.lanes == 1 else None
                 with b.branch(beyond) if beyond is not None else nullcontext():
-                    values = Values(b, self.kernel, bindings, at, "o", self.lanes,
-                                    flat=None if outer else flat, given=held)
-                    values.store(self.out, values.value(self.value))
+                    values = Values(b, results.kernel, self.bindings,
+                                    {**at, "o": b.let(own.value)}, "o", results.lanes,
+                                    given=held, places=found)
+                    values.store(results.out, values.value(results.value))
+
+    def _places(self, row: Moved, column: Moved) -> Iterator[tuple[Access, form.Expr]]:
+        """The elements of accesses that go with rows and columns evenly."""
+        b = self.b
+        for found, stride in self.strides.items():
+            if stride is None:
+                continue
+            key, across = (found, row.base, column.base), found.stride("o")
+            if key not in self._bases:
+                terms = [at * found.stride(name) for name, at in self.outer.items()
+                         if found.stride(name)]
+                terms += [at * n for at, n in ((row.base, stride), (column.base, across)) if n]
+                self._bases[key] = b.let(sum(terms[1:], terms[0]) + found.offset
+                                         if terms else ZERO + found.offset)
+            yield found, self._bases[key] + (row.by * stride + column.by * across)
+
+
+class PartWriter:
+    """Writes sums of a part of the depth to the workspace, as [which][row][part][column]: `which`
+    counts the batch inside of the parts of the depth. Tiles are of `tile` rows and columns."""
+
+    def __init__(self, b: Builder, product: Product, space: Binding, which: form.Expr,
+                 tile: tuple[int, int]) -> None:
+        self.b, self.product, self.space, self.which, self.tile = b, product, space, which, tile
+        self._bases: dict[tuple[form.Expr, form.Expr], form.Expr] = {}
+
+    def write(self, row: Moved, column: Moved, sums: Sequence[form.Expr],
+              where: form.Expr | None = None) -> None:
+        """The sums of a row and four columns, `where` that holds."""
+        b, product, key = self.b, self.product, (row.base, column.base)
+        columns, each = padded(product.columns), line_of_sums(product)
+        if key not in self._bases:
+            self._bases[key] = b.let((self.which * product.rows + row.base) * each + column.base)
+        line = self._bases[key] + (row.by * each + column.by)
+        inside = where
+        if product.rows % self.tile[0]:
+            inside = both(inside, row.below(product.rows))
+        if columns % self.tile[1]:
+            inside = both(inside, column.below(columns))
+        for part, total in enumerate(sums):
+            b.store(self.space, line + part * columns, total, where=inside)
+
+
+def line_of_sums(product: Product) -> int:
+    """Sums of a row in the workspace, of all parts."""
+    return product.parts * padded(product.columns)
 
 
 def _numbered(expr: Expr, columns: int) -> Expr:

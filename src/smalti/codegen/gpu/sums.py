@@ -9,13 +9,15 @@ from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.factors import Area, Factor, PackedWeight
 from smalti.codegen.gpu.form import Expr, Shared, op, spread
 from smalti.codegen.gpu.product import ZERO, Product
+from smalti.codegen.gpu.results import Moved
 from smalti.codegen.gpu.types import Matrix, VectorType
 from smalti.codegen.gpu.weights import VECTOR
 from smalti.schedule.group import MATRIX_PAD, GroupContraction
 
 VECTORS = VectorType("f32", VECTOR)
-Write = Callable[[Expr, Expr, Sequence[Expr]], None]
-"""Takes a row and the first of four columns of the tile, and their sums, a vector for each part."""
+Write = Callable[[Moved, Moved, Sequence[Expr], Expr | None], None]
+"""Takes a row and the first of four columns of the tile, their sums, a vector for each part, and
+where these count."""
 Line = dict[tuple[int, int], Expr]
 """Vectors of a line of the weight, by part and number."""
 
@@ -91,10 +93,10 @@ class Registers:
             self._gather()
         with b.branch(self.way.equals(0)) if s.ways > 1 else nullcontext():
             for i in range(s.block_m):
-                row = b.let(self.row + i * self.down)
                 for j in range(self.vectors):
-                    write(row, b.let(self.columns(j)),
-                          [self.sums[part, i, j] for part in range(parts)])
+                    write(Moved(self.row, i * self.down),
+                          Moved(self.column, j * self.across * VECTOR),
+                          [self.sums[part, i, j] for part in range(parts)], None)
 
     def _gather(self) -> None:
         """Let the first way have the sums of all."""
@@ -117,7 +119,7 @@ class Matrices:
     """Blocks of sums in the matrix unit: `block_m` by `block_n` of each subgroup.
 
     They reach the invocations through shared memory, a row of matrices at a time: where the factors
-    were.
+    were. Each subgroup has its own part of that, and waits for nobody else.
     """
 
     def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
@@ -162,29 +164,41 @@ class Matrices:
         for i in range(s.block_m // rows):
             for start in range(0, s.block_n, width):
                 if i or start:  # the chunks end with a barrier: nobody reads factors any more
-                    b.barrier()
+                    b.barrier(subgroup=True)
                 for part in range(parts):
                     for j in range(0, width, columns):
                         b.store_matrix(shared, first + (part * width + j), stride,
                                        self.sums[part, i, (start + j) // columns])
-                b.barrier()
+                b.barrier(subgroup=True)
                 self._piece(write, shared, first, (i * rows, start))
 
     def _piece(self, write: Write, shared: Shared, first: Expr, at: tuple[int, int]) -> None:
         """Write the results of a region that begins `at` a row and a column of the block."""
         b, s, parts = self.b, self.s, self.product.parts
         rows, width = s.shape[0], s.region(parts)
-        each = width // VECTOR
-        total = rows * each
-        with b.loop(-(-total // s.subgroup)) as turn:
-            n = b.let(turn * s.subgroup + b.lane)
-            row, vector = n // each, n % each
-            if self.by_rows:
-                row, vector = n % rows, n // rows
-            row, column = b.let(row), b.let(vector * VECTOR)
-            line = b.let(first + row * (parts * width + MATRIX_PAD) + column)
-            inside = n < total if total % s.subgroup else None
+        stride, total = parts * width + MATRIX_PAD, rows * width // VECTOR
+        for turn in range(-(-total // s.subgroup)):
+            row, vector, inside = self._vector(turn, width // VECTOR)
+            line = b.let(first + row.base * stride + vector.base * VECTOR) + (
+                row.by * stride + vector.by * VECTOR)
             sums = [b.let(b.load(shared, line + part * width, VECTOR, where=inside).bits("f32"))
                     for part in range(parts)]
-            with b.branch(inside) if inside is not None else nullcontext():
-                write(b.let(self.row + row + at[0]), b.let(self.column + column + at[1]), sums)
+            write(Moved(b.let(self.row + row.base), row.by + at[0]),
+                  Moved(b.let(self.column + vector.base * VECTOR), vector.by * VECTOR + at[1]),
+                  sums, inside)
+
+    def _vector(self, turn: int, each: int) -> tuple[Moved, Moved, Expr | None]:
+        """The row and the vector of a region that an invocation takes in a turn, of `each` vectors
+        of a row; and where it takes one. Neighbours go along the rows, or down the columns."""
+        b, rows, size = self.b, self.s.shape[0], self.s.subgroup
+        across = rows if self.by_rows else each
+        if size % across == 0:
+            inner, outer = Moved(b.let(b.lane % across)), b.let(b.lane // across)
+            moved = Moved(outer, turn * (size // across))
+        else:
+            n = b.let(turn * size + b.lane)
+            inner, moved = Moved(b.let(n % across)), Moved(b.let(n // across))
+        total, inside = rows * each, None
+        if (turn + 1) * size > total:
+            inside = b.let(turn * size + b.lane < total)
+        return (inner, moved, inside) if self.by_rows else (moved, inner, inside)
