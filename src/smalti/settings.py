@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -133,6 +134,11 @@ def cache_folder() -> Path:
     """Folder of the compile cache; it need not exist yet."""
     text = _variable("SMALTI_CACHE")
     return Path(text) if text else Path(platformdirs.user_cache_dir("smalti", appauthor=False))
+
+
+def give(variables: Mapping[str, str]) -> None:
+    """Set variables of this process's environment, for libraries that are loaded afterwards."""
+    os.environ.update(variables)
 
 
 def show(stage: str) -> bool:

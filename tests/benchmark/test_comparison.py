@@ -101,6 +101,18 @@ def test_no_time_is_asked_of_a_gpu() -> None:
     assert replace(found, precision="f16", agreement=Agreement(2e-2, None)).row().ok is False
 
 
+def test_engines_that_are_held_to_a_level_have_a_bound_of_their_own(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines.Engine, "missing", lambda self: [])
+    said: list[str] = []
+    assert installed(PEERS, said.append, target="avx2") == ("torch", "openvino")
+    assert said == ["ONNX Runtime is left out: it cannot be held to avx2"]
+    case = replace(CASE, bounds={"f32": 0.9, "f32, avx2": 0.4})
+    found = Measured(case, "f32", [], FINE, [duel("torch", [1.0], [2.0])], target="avx2")
+    assert found.row().ok is False and replace(found, target=None).row().ok
+    assert found.row().what.endswith(", f32, avx2") and "| f32, avx2 " in details([found])
+
+
 @pytest.mark.peers
 def test_every_peer_agrees_in_turns(tmp_path: Path) -> None:
     said: list[str] = []

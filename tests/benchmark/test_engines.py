@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 from tiny_suite import TINY_CASES
 
-from smalti.benchmark.engines import ENGINES, TRIALS, Job, _trial, expected_outputs, export
+from smalti.benchmark.engines import (
+    ENGINES,
+    HELD_BY,
+    TRIALS,
+    Job,
+    _trial,
+    expected_outputs,
+    export,
+    prepared,
+)
+from smalti.benchmark.turns import in_fresh_process
+from smalti.codegen.x86.levels import LEVELS
 
 
 def test_a_short_run_is_tried_more_often_than_a_long_one() -> None:
@@ -46,6 +57,32 @@ def test_our_engine_gives_outputs_in_the_graph_s_order(tmp_path: Path) -> None:
 def test_what_is_missing_is_found_without_importing() -> None:
     assert ENGINES["smalti"].missing() == []
     assert replace(ENGINES["torch"], modules=("numpy", "no_such")).missing() == ["no_such"]
+
+
+def test_levels_of_our_code_are_levels_of_others() -> None:
+    assert set(HELD_BY) == set(LEVELS)
+
+
+@pytest.mark.peers
+def test_engines_are_held_to_a_level(tmp_path: Path) -> None:
+    """They say so themselves: PyTorch by its capability, OpenVINO by the names of its layers."""
+    job = Job(TINY_CASES["decode"], "f32", 1, tmp_path, target="avx2")
+    export(job)
+    assert in_fresh_process(_capability, replace(job, target=None)) != ""
+    assert in_fresh_process(_capability, job) == "AVX2"
+    assert "brgconv_avx2_" in in_fresh_process(_note, "openvino", job)
+    assert "brgconv_avx512" not in in_fresh_process(_note, "openvino", job)
+
+
+def _capability(job: Job) -> str:
+    prepared("torch", job)
+    import torch
+
+    return torch.backends.cpu.get_cpu_capability()
+
+
+def _note(name: str, job: Job) -> str:
+    return prepared(name, job).note()
 
 
 @pytest.mark.peers

@@ -163,9 +163,15 @@ def test_bench_measures_a_gpu_and_compares_its_results(
     (("--objective", "speed"), "known: latency"),
     (("--peers", "tensorrt"), "known: smalti_onnx"), (("--threads", 0), "1 to 256"),
     (("--chart", "a.pdf"), ".svg or .png"), (("--json", "no-such-folder/a"), "no folder"),
-    (("--exports", __file__, "--peers"), "--exports")])
+    (("--exports", __file__, "--peers"), "--exports"),
+    (("--target", "sse"), "can be held to avx2, avx512")])
 def test_bench_refuses_what_it_cannot_use(arguments: tuple, said: str) -> None:
     refused(run("bench", *arguments), said)
+
+
+def test_bench_holds_no_gpu_to_a_level_of_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smalti.runtime.choice.chosen", lambda name: name)
+    refused(run("bench", "--target", "avx2", "--device", "vulkan:0"), "leave one of them away")
 
 
 # ---------------------------------------------------------------------- generate

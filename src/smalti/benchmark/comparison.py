@@ -70,7 +70,7 @@ class Duel:
 @dataclass(frozen=True)
 class Measured:
     """A case in one precision on a device. Without peers `alone` are our times, and on the CPU
-    `agreement` is None."""
+    `agreement` is None. All engines were held to the feature level `target`, if there is one."""
 
     case: Case
     precision: str
@@ -78,11 +78,17 @@ class Measured:
     agreement: Agreement | None
     duels: list[Duel] = field(default_factory=list)
     device: str = "cpu"
+    target: str | None = None
+
+    @property
+    def arithmetic(self) -> str:
+        """The precision, and the feature level that all engines were held to: "f32, avx2"."""
+        return self.precision + (f", {self.target}" if self.target else "")
 
     @property
     def bound(self) -> float | None:
         """What is asked of our time over that of the fastest peer, on the CPU."""
-        return None if driver_of(self.device).of_gpus else self.case.bounds.get(self.precision)
+        return None if driver_of(self.device).of_gpus else self.case.bounds.get(self.arithmetic)
 
     @property
     def ours(self) -> float:
@@ -97,7 +103,7 @@ class Measured:
 
     def row(self) -> Row:
         """Asked, measured, ok; nothing is said to be ok when there was no peer."""
-        what, bound = f"{self.case.title}, {self.precision}", self.bound
+        what, bound = f"{self.case.title}, {self.arithmetic}", self.bound
         asked = [f"<= {bound:.2f}x"] if bound else []
         said, ok = [f"ours {duration(self.ours)}"], []
         if self.best is not None:
@@ -125,7 +131,7 @@ class Plan:
     """How to measure: peers by name, worker threads, turns of each, folder for their files, device.
 
     Turns that other processes disturb are repeated up to `tries_max` times. `objective` is what our
-    own schedules are chosen for.
+    own schedules are chosen for; with a `target` all engines are held to that feature level.
     """
 
     peers: tuple[str, ...]
@@ -136,11 +142,13 @@ class Plan:
     tries_max: int = TRIES_MAX
     objective: str = "latency"
     device: str = "cpu"
+    target: str | None = None
 
 
 def installed(peers: Sequence[str], say: Callable[[str], None],
-              device: str = "cpu") -> tuple[str, ...]:
-    """Those of `peers` that can be used on a device; says in one line what each other one lacks.
+              device: str = "cpu", target: str | None = None) -> tuple[str, ...]:
+    """Those of `peers` that can be used on a device, and held to the feature level `target` if one
+    is given; says in one line what each other one lacks.
 
     All of them need PyTorch, which makes the ONNX files and the outputs that all are compared
     with. Raises InputError for an unknown name.
@@ -155,6 +163,8 @@ def installed(peers: Sequence[str], say: Callable[[str], None],
         missing = list(dict.fromkeys([*ENGINES[name].missing(), *reference]))
         if not ENGINES[name].precisions(device):
             say(f"{ENGINES[name].title} is left out: it is measured on the CPU only")
+        elif target is not None and not ENGINES[name].holdable:
+            say(f"{ENGINES[name].title} is left out: it cannot be held to {target}")
         elif missing:
             say(f"{ENGINES[name].title} is left out: {', '.join(missing)} not installed; "
                 f'pip install "smalti[peers]"')
@@ -168,7 +178,8 @@ def installed(peers: Sequence[str], say: Callable[[str], None],
 
 def measure(case: Case, precision: str, plan: Plan) -> Measured:
     """Our program and the peers, pair by pair, so that only two hold weights at a time."""
-    job = Job(case, precision, plan.threads, plan.exports, plan.objective, plan.device)
+    job = Job(case, precision, plan.threads, plan.exports, plan.objective, plan.device,
+              plan.target)
     peers = [name for name in plan.peers if precision in ENGINES[name].precisions(plan.device)]
     for name in plan.peers:
         if name not in peers:
@@ -191,7 +202,7 @@ def measure(case: Case, precision: str, plan: Plan) -> Measured:
             duels = list(_duels(ours, job, peers, plan, expected))
         else:
             (alone,) = alternate([ours], plan.rounds, plan.say, plan.tries_max)
-    return Measured(case, precision, alone, agreement, duels, plan.device)
+    return Measured(case, precision, alone, agreement, duels, plan.device, plan.target)
 
 
 def _duels(ours: Worker, job: Job, peers: Sequence[str], plan: Plan,
@@ -219,7 +230,7 @@ def details(results: Sequence[Measured]) -> str:
     for result in results:
         duels = {duel.peer: duel for duel in result.duels}
         error = f" ({result.agreement.error:.0e})" if result.agreement else ""
-        lines.append((result.case.title, result.precision, duration(result.ours) + error,
+        lines.append((result.case.title, result.arithmetic, duration(result.ours) + error,
                       *(f"{duration(duels[name].median)} ({duels[name].agreement.error:.0e})"
                         if name in duels else "" for name in peers)))
     return columns(lines)

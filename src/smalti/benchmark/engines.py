@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from smalti import settings
 from smalti.benchmark import cuda
 from smalti.benchmark.suite import Case
 from smalti.frontend.onnx import load
@@ -26,12 +27,23 @@ from smalti.runtime.drivers import driver_of
 TRIALS, TRIALS_SECONDS_MAX = 4, 1.0
 """Runs, and seconds at most, by which the faster of two ways to run PyTorch is found."""
 ON_GPU = ("f32", "f16", "bf16")
+HELD_BY = {
+    "avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
+             "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    "avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "ATEN_CPU_CAPABILITY": "avx512",
+               "MKL_ENABLE_INSTRUCTIONS": "AVX512"},
+    "avx512_bf16": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "ATEN_CPU_CAPABILITY": "avx512",
+                    "MKL_ENABLE_INSTRUCTIONS": "AVX512"},
+}
+"""By feature level, the variables that keep other engines from using more: of oneDNN (PyTorch's and
+OpenVINO's), of PyTorch's own kernels, and of MKL. Each library reads them when it is loaded."""
 
 
 @dataclass(frozen=True)
 class Job:
     """What to compute: a case in a precision ("f32" or "bf16") on `threads` threads, or on a GPU
-    (then "f16", too); schedules of our own program are chosen for `objective`.
+    (then "f16", too); schedules of our own program are chosen for `objective`. With a `target`, a
+    feature level of x86, nobody uses instructions beyond it.
 
     Below `exports` lie the ONNX file and the outputs of PyTorch in f32, once `export` was called.
     """
@@ -42,6 +54,7 @@ class Job:
     exports: Path
     objective: str = "latency"
     device: str = "cpu"
+    target: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -70,14 +83,15 @@ class Runner:
 
 @dataclass(frozen=True)
 class Engine:
-    """How an engine is prepared, the modules that it needs, and the precisions that it has on the
-    CPU, and on a GPU."""
+    """How an engine is prepared, the modules that it needs, the precisions that it has on the CPU,
+    and on a GPU, and whether it can be held to a feature level."""
 
     title: str
     prepare: Callable[[Job], Runner]
     modules: tuple[str, ...] = ()
     on_cpu: tuple[str, ...] = ("f32", "bf16")
     on_gpu: tuple[str, ...] = ()
+    holdable: bool = True
 
     def missing(self) -> list[str]:
         """Modules that are not installed."""
@@ -88,10 +102,19 @@ class Engine:
         return self.on_gpu if driver_of(device).of_gpus else self.on_cpu
 
 
+def prepared(name: str, job: Job) -> Runner:
+    """The engine of this name, ready for a job; a process that calls it with a target must not have
+    loaded other engines before."""
+    if job.target is not None:
+        settings.give(HELD_BY[job.target])
+    return ENGINES[name].prepare(job)
+
+
 def smalti(job: Job) -> Runner:
     """Our own program."""
     program = compile_graph(job.case.graph(), precision=job.precision, threads=job.threads,
-                            held=job.case.held, objective=job.objective, device=job.device)
+                            target=job.target, held=job.case.held, objective=job.objective,
+                            device=job.device)
     program.bind(job.case.read())
     given = job.case.inputs()
     return Runner(lambda: program.run(given), lambda: list(program.run(given).values()),
@@ -102,7 +125,8 @@ def smalti_onnx(job: Job) -> Runner:
     """Our own program, made of the exported file."""
     model = load(job.onnx)
     program = compile_graph(model.graph, precision=job.precision, threads=job.threads,
-                            held=job.case.held, objective=job.objective, device=job.device)
+                            target=job.target, held=job.case.held, objective=job.objective,
+                            device=job.device)
     program.bind(model.parameters)
     given = job.case.inputs()
     return Runner(lambda: program.run(given), lambda: list(program.run(given).values()),
@@ -199,17 +223,23 @@ def onnxruntime(job: Job) -> Runner:
 
 
 def openvino(job: Job) -> Runner:
-    """OpenVINO on the exported file, told the precision: by default it takes what the CPU has."""
+    """OpenVINO on the exported file, told the precision: by default it takes what the CPU has.
+
+    Its note names the implementations of its layers: matrix products that are MLAS's, and a few
+    small layers, look at the CPU themselves and are held to nothing.
+    """
     import openvino
 
     core = openvino.Core()
     model = core.compile_model(core.read_model(job.onnx), "CPU", {
         "INFERENCE_PRECISION_HINT": job.precision, "INFERENCE_NUM_THREADS": job.threads,
         "PERFORMANCE_HINT": "LATENCY"})
+    kinds = sorted({node.get_rt_info()["primitiveType"].value
+                    for node in model.get_runtime_model().get_ordered_ops()})
     given = job.case.inputs()
     return Runner(lambda: model(given),
                   lambda: [np.array(array) for array in model(given).values()],
-                  lambda: "performance hint LATENCY")
+                  lambda: f"performance hint LATENCY; layers: {', '.join(kinds)}")
 
 
 ENGINES = {
@@ -218,7 +248,7 @@ ENGINES = {
     "torch": Engine("PyTorch", torch, ("torch", "diffusers", "transformers", "accelerate"),
                     on_gpu=ON_GPU),
     "onnxruntime": Engine("ONNX Runtime", onnxruntime, ("onnxruntime", "onnxscript"),
-                          ("f32",)),
+                          ("f32",), holdable=False),
     "openvino": Engine("OpenVINO", openvino, ("openvino", "onnxscript")),
 }
 PEERS = tuple(name for name in ENGINES if name not in ("smalti", "smalti_onnx"))

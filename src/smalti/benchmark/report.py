@@ -30,6 +30,7 @@ def document(results: Sequence[Measured], threads: int, rounds: int,
         "versions": versions(), "threads": threads, "rounds": rounds,
         "results": [{
             "model": result.case.name, "title": result.case.title, "precision": result.precision,
+            "target": result.target,
             "bound": result.bound,
             "alone_seconds": result.alone,
             "agreement": asdict(result.agreement) if result.agreement else None,
@@ -61,7 +62,7 @@ def drawing(results: Sequence[Measured], threads: int, ran_on: str = "cpu") -> D
         machine += f", {threads} thread{'s' if threads > 1 else ''}"
     groups = []
     for result in results:
-        title = result.case.title + ("" if result.precision == "f32" else f", {result.precision}")
+        title = result.case.title + ("" if result.arithmetic == "f32" else f", {result.arithmetic}")
         bars = [(ENGINES["smalti"].title, result.ours)]
         bars += [(ENGINES[duel.peer].title, duel.median) for duel in result.duels]
         groups.append(Group(title, tuple(bars)))

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from smalti.benchmark.engines import ENGINES, Job
+from smalti.benchmark.engines import ENGINES, Job, prepared
 from smalti.errors import DeviceError, SmaltiError
 
 PAUSE_SECONDS = 0.3
@@ -101,7 +101,7 @@ def serve(engine: str, job: Job, pipe: Connection) -> None:
     """The life of an engine's process; Ctrl-C is the parent's to answer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        runner = ENGINES[engine].prepare(job)
+        runner = prepared(engine, job)
         pipe.send("ready")
         while (message := pipe.recv()) is not None:
             if message == "run":

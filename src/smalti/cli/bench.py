@@ -37,6 +37,8 @@ def names(text: str | None) -> tuple[str, ...]:
               help="One of `smalti devices`. On a GPU, PyTorch is a peer where it has CUDA.")
 @click.option("--precision", default="f32", show_default=True,
               help="f32, bf16, f16 on a GPU, or several with commas.")
+@click.option("--target", default=None, metavar="LEVEL",
+              help="Hold all engines to avx2, avx512 or avx512_bf16. Default: what the CPU has.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--objective", default="latency", show_default=True,
               help="What our schedules are chosen for: latency, throughput (one thread) or energy.")
@@ -48,9 +50,9 @@ def names(text: str | None) -> tuple[str, ...]:
               metavar="FILE", help="Everything that was measured.")
 @click.option("--chart", "chart_path", type=click.Path(path_type=Path), default=None,
               metavar="FILE", help="A bar chart, .svg or .png.")
-def bench(peers: str | None, models: str | None, device: str, precision: str, threads: int | None,
-          objective: str, rounds: int, exports: Path | None, json_path: Path | None,
-          chart_path: Path | None) -> None:
+def bench(peers: str | None, models: str | None, device: str, precision: str, target: str | None,
+          threads: int | None, objective: str, rounds: int, exports: Path | None,
+          json_path: Path | None, chart_path: Path | None) -> None:
     """Measure whole models, alone or beside other engines.
 
     Weights and inputs are random numbers from a fixed seed; engines take turns, so that all meet
@@ -59,14 +61,23 @@ def bench(peers: str | None, models: str | None, device: str, precision: str, th
     with ending_at_once():
         from smalti import settings
         from smalti.benchmark import chart, comparison, report, suite, table
-        from smalti.benchmark.engines import ENGINES
+        from smalti.benchmark.engines import ENGINES, HELD_BY
         from smalti.runtime.choice import chosen
+        from smalti.runtime.cpu.adapter import checked_level
+        from smalti.runtime.drivers import driver_of
         from smalti.tune.objective import checked
     device = chosen(device)
     precisions, known = names(precision), ENGINES["smalti"].precisions(device)
     if not precisions or set(precisions) - set(known):
         raise InputError(f"--precision is {precision!r}; expected some of {', '.join(known)}, with "
                          f"commas")
+    if target is not None:
+        if driver_of(device).of_gpus:
+            raise InputError(f"--target {target} is about the CPU, and the device is {device}; "
+                             f"leave one of them away")
+        if target not in HELD_BY:
+            raise InputError(f"--target is {target!r}; engines can be held to {', '.join(HELD_BY)}")
+        checked_level(target, "--target")
     if chart_path is not None and chart_path.suffix not in (".svg", ".png"):
         raise InputError(f"--chart is {chart_path}; give a name that ends in .svg or .png")
     check_writable([path for path in (json_path, chart_path) if path])
@@ -79,8 +90,9 @@ def bench(peers: str | None, models: str | None, device: str, precision: str, th
     count = settings.checked_threads(threads)
     asked = comparison.PEERS if peers == ALL else names(peers)
     with folder_of(exports) as folder:
-        plan = comparison.Plan(comparison.installed(asked, say, device), count, rounds, folder, say,
-                               objective=checked(objective), device=device)
+        plan = comparison.Plan(comparison.installed(asked, say, device, target), count, rounds,
+                               folder, say, objective=checked(objective), device=device,
+                               target=target)
         results = [comparison.measure(case, precision, plan)
                    for case in cases for precision in precisions]
     rows = [result.row() for result in results]

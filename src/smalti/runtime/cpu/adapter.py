@@ -43,16 +43,21 @@ def best_level() -> str | None:
     None if Smalti compiles for no level of this CPU. Raises InputError if the level asked for is
     unknown or this CPU lacks a part of it.
     """
-    features = set(cpu().features)
     asked = settings.target()
     if asked is not None:
-        missing = level(asked).needs - features
-        if missing:
-            raise InputError(f"SMALTI_TARGET is {asked}, but {cpu().name} lacks "
-                             f"{', '.join(sorted(missing))}; available: "
-                             f"{', '.join(available_levels()) or 'none'}")
-        return asked
+        return checked_level(asked, "SMALTI_TARGET")
     return available_levels()[-1] if available_levels() else None
+
+
+def checked_level(name: str, origin: str) -> str:
+    """The feature level `name` itself, which `origin` asks for. Raises InputError if it is unknown
+    or this CPU lacks a part of it."""
+    missing = level(name).needs - set(cpu().features)
+    if missing:
+        raise InputError(f"{origin} is {name}, but {cpu().name} lacks "
+                         f"{', '.join(sorted(missing))}; available: "
+                         f"{', '.join(available_levels()) or 'none'}")
+    return name
 
 
 def available_levels() -> list[str]:
