@@ -44,8 +44,9 @@ def test_the_name_by_proc_cpuinfo(tmp_path: Path) -> None:
                        "CPU variant\t: 0x1\nCPU part\t: 0x023\nCPU revision\t: 1\n")
     assert arm64.linux_name(tmp_path, cpuinfo) == "Apple M1"
     cpuinfo.write_text("flags : none of these\n")
-    assert arm64.linux_name(tmp_path, cpuinfo) == "AArch64"
-    assert arm64.linux_name(tmp_path, tmp_path / "absent") == "AArch64"
+    assert arm64.linux_name(tmp_path, cpuinfo) == ""
+    assert arm64.linux_name(tmp_path, tmp_path / "absent") == ""
+    assert arm64.own_name(lambda kind: 0) == "AArch64"
 
 
 def test_a_core_without_a_name_is_told_by_its_numbers() -> None:

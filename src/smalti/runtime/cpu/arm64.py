@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from smalti.codegen.arm64.driver import reader
 from smalti.runtime.cpu.architecture import Identity
+from smalti.runtime.cpu.executable import Executable
 
 # Linux's arch/arm64/include/uapi/asm/hwcap.h; the bits of two words that getauxval gives.
 AT_HWCAP, AT_HWCAP2 = 16, 26
@@ -20,6 +22,8 @@ CAPABILITIES = {
                "asimdfhm": 23},
     AT_HWCAP2: {"sve2": 1, "i8mm": 13, "bf16": 14, "sme": 23},
 }
+READABLE = 11
+"""The bit of AT_HWCAP by which Linux says that it emulates reading registers such as MIDR_EL1."""
 SYSCTLS = {
     "asimd": ("hw.optional.AdvSIMD", "hw.optional.neon"),
     "atomics": ("hw.optional.arm.FEAT_LSE", "hw.optional.armv8_1_atomics"),
@@ -83,7 +87,8 @@ def identity() -> Identity:
         sysctl = _sysctl()
         return Identity(_text(sysctl("machdep.cpu.brand_string")) or UNNAMED,
                         apple_features(sysctl), apple_caches(sysctl))
-    return Identity(linux_name(CPUS, CPUINFO), linux_features(_auxiliary()), {})
+    auxiliary = _auxiliary()
+    return Identity(linux_name(CPUS, CPUINFO) or own_name(auxiliary), linux_features(auxiliary), {})
 
 
 # ---------------------------------------------------------------------- Linux
@@ -96,12 +101,23 @@ def linux_features(auxiliary: Callable[[int], int]) -> tuple[str, ...]:
 
 
 def linux_name(cpus: Path, cpuinfo: Path) -> str:
-    """The kinds of cores, such as "Cortex-A76 + Cortex-A55", the kind of the last CPU first: CPUs
-    of a phone's chip are numbered from the small to the large."""
+    """The kinds of cores as files tell them, or nothing: such as "Cortex-A76 + Cortex-A55", the
+    kind of the last CPU first: CPUs of a phone's chip are numbered from the small to the large."""
     words = [_midr(folder / "regs/identification/midr_el1") for folder in sorted(
         cpus.glob("cpu[0-9]*"), key=lambda folder: int(folder.name[3:]))]
     found = [word for word in words if word is not None] or _listed(cpuinfo)
-    return " + ".join(dict.fromkeys(core_name(word) for word in reversed(found))) or UNNAMED
+    return " + ".join(dict.fromkeys(core_name(word) for word in reversed(found)))
+
+
+def own_name(auxiliary: Callable[[int], int]) -> str:
+    """The name of the core that this is running on, as it says itself, where Linux lets it: the
+    files above are of the host where the CPU is emulated, or hidden from a container."""
+    if not auxiliary(AT_HWCAP) >> READABLE & 1:
+        return UNNAMED
+    code = Executable(reader("midr_el1").bytes)
+    midr = ctypes.CFUNCTYPE(ctypes.c_uint64)(code.address)()
+    code.close()
+    return core_name(midr)
 
 
 def core_name(midr: int) -> str:

@@ -19,9 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from smalti.codegen.arm64.driver import driver as arm64_driver
 from smalti.codegen.cpu.layout import CONTEXT, LAUNCH, aligned, offset
-from smalti.codegen.x86.driver import driver
+from smalti.codegen.x86.driver import driver as x86_driver
 from smalti.errors import DeviceError
+from smalti.runtime.cpu.adapter import cpu
+from smalti.runtime.cpu.architecture import architecture
 from smalti.runtime.cpu.executable import Executable
 from smalti.settings import usable_cores
 
@@ -45,8 +48,8 @@ def context(table: np.ndarray, threads: int, scratch: int = 0, scratch_bytes: in
 
     `table` is an array of `LAUNCH` records. Thread i works in the `scratch_bytes` at address
     `scratch + i * scratch_bytes`. `stamps`, uint64[len(table) + 1], receives the time stamp counter
-    before the first launch and after each. All of these must outlive the context. Raises
-    ValueError when the arrays are not of these types.
+    (on AArch64 the system counter) before the first launch and after each. All of these must
+    outlive the context. Raises ValueError when the arrays are not of these types.
     """
     if table.dtype != LAUNCH or not table.flags.c_contiguous:
         raise ValueError(f"a launch table is a contiguous array of LAUNCH, not {table.dtype}")
@@ -89,7 +92,8 @@ def _function(entry_address: int) -> Callable[[int, int], None]:
 @lru_cache(maxsize=1)
 def _driver() -> tuple[Executable, int]:
     """The driver's code, and its address."""
-    code = driver(sys.platform)
+    code = (arm64_driver(sys.platform, "atomics" in cpu().features) if architecture() == "arm64"
+            else x86_driver(sys.platform))
     executable = Executable(code.bytes)
     return executable, executable.address + code.entry
 
