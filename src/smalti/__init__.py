@@ -146,11 +146,10 @@ def compile(model: "Graph | onnx.ModelProto | str | PathLike[str]", *, device: s
                              device=device, objective=objective)
     from os import PathLike
 
-    from onnx import ModelProto
-
+    from smalti.frontend.onnx.messages import is_model
     from smalti.runtime.models import compile_model
 
-    if not isinstance(model, ModelProto | str | PathLike):
+    if not (isinstance(model, str | PathLike) or is_model(model)):
         raise InputError(f"compile takes the path of an ONNX file, an onnx.ModelProto or a "
                          f"smalti.Graph, got {type(model).__name__}")
     return compile_model(model, shapes=shapes, precision=precision, threads=threads, like=like,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-
-import onnx
+from typing import Any
 
 from smalti.errors import DeviceError
 from smalti.frontend.onnx import OnnxModel, load
@@ -16,7 +14,7 @@ from smalti.runtime.interface import Program
 from smalti.runtime.staged import INTERPRETED_MAX, StagedProgram
 
 
-def compile_model(model: str | Path | onnx.ModelProto | OnnxModel, *, shapes: Shapes | None = None,
+def compile_model(model: Any, *, shapes: Shapes | None = None,
                   precision: str = "f32", threads: int | None = None, target: str | None = None,
                   objective: str = "latency",
                   progress: Callable[[int, int], None] | None = None, like: Program | None = None,

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 
 from smalti.errors import InputError, UnsupportedError
+from smalti.frontend.onnx.messages import FunctionProto
 from smalti.frontend.onnx.registry import HOST_RULES, Body, HostNodeCall, rule_for
 from smalti.frontend.onnx.steps import ScopedNode, fields_of, operator_of
 
@@ -17,7 +17,7 @@ IMPOSSIBLE = (ArithmeticError, LookupError, MemoryError, ValueError)
 
 
 def is_hosted(step: ScopedNode, operands: Sequence[Any], asked: bool,
-              functions: Mapping[tuple[str, str], onnx.FunctionProto]) -> bool:
+              functions: Mapping[tuple[str, str], FunctionProto]) -> bool:
     """Whether a step is computed on arrays, by a host rule, and not by operations of a graph.
 
     That is so where it has no other rule, where its rule needed the elements of a value (`asked`),

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import defs
 
 from smalti.errors import InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx.folding import FoldingGraph
 from smalti.frontend.onnx.hosted import IMPOSSIBLE, host_results
+from smalti.frontend.onnx.messages import FunctionProto, GraphProto, TensorProto, node
 from smalti.frontend.onnx.reading import Source, opsets_of
 from smalti.frontend.onnx.registry import (
     HOST_RULES,
@@ -33,6 +32,7 @@ from smalti.frontend.onnx.registry import (
     rule_for,
 )
 from smalti.frontend.onnx.signatures import check_operands
+from smalti.frontend.onnx.standard import operator_in
 from smalti.frontend.onnx.steps import (
     STANDARD,
     Scope,
@@ -45,7 +45,7 @@ from smalti.frontend.onnx.steps import (
     same,
     steps_of,
 )
-from smalti.frontend.onnx.tensors import ELEMENT_OF, read, type_of
+from smalti.frontend.onnx.tensors import read, type_of
 from smalti.frontend.onnx.weights import ModelTensors, is_mask, is_weight
 from smalti.graph import Value
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
@@ -70,7 +70,7 @@ class Importer:
     source: Source
     graph: FoldingGraph
     tensors: ModelTensors
-    functions: Mapping[tuple[str, str], onnx.FunctionProto]
+    functions: Mapping[tuple[str, str], FunctionProto]
     values: dict[str, Value] = field(default_factory=dict)
     arrays: dict[Value, np.ndarray] = field(default_factory=dict)
     """Between the stages of a run: the arrays of those inputs of the stage that are computed."""
@@ -132,13 +132,13 @@ class Importer:
         if rule_for(domain, operator, version) is None \
                 and (domain, operator) not in HOST_RULES \
                 and (domain, operator) not in self.functions \
-                and not _has_body(operator, version, domain):
+                and _standard_body(step) is None:
             self._refuse(step, f"no rule for this operator, version {version} of "
                                f"{domain or 'ai.onnx'}")
         for body in bodies_of(step.node):
             scope = inner_scope(step, parent=step.scope)
-            for node in body.node:
-                self._check(ScopedNode(node, scope, (), ()))
+            for inner in body.node:
+                self._check(ScopedNode(inner, scope, (), ()))
 
     def _import(self, step: ScopedNode) -> None:
         domain, operator, version = operator_of(step)
@@ -155,7 +155,7 @@ class Importer:
             return
         elif (domain, operator) in HOST_RULES:
             self._on_host(step, operands)
-        elif (body := self._standard_body(step, operands, version)) is not None:
+        elif (body := _standard_body(step)) is not None:
             self._call(step, body)
         else:
             raise Unsupported(f"no rule for this operator, version {version} of "
@@ -190,8 +190,7 @@ class Importer:
     def standard(self, call: NodeCall, operator: str, operands: Sequence[Value | None],
                  version: int | None, fields: Mapping[str, Any]) -> list[Value | None]:
         """See `NodeCall.standard`."""
-        node = onnx.helper.make_node(operator, [], ["y"], call.step.name, **fields)
-        step = ScopedNode(node, STANDARD, (), ("y",))
+        step = ScopedNode(node(operator, [], ["y"], call.step.name, **fields), STANDARD, (), ("y",))
         version = version or STANDARD.opsets[""]
         rule = rule_for("", operator, version)
         found = rule and rule(NodeCall(self, step, operands,
@@ -261,18 +260,18 @@ class Importer:
     def clean(self, outputs: Iterable[Value]) -> None:
         """Drop nodes and parameters that nothing reads any more."""
         live, nodes = set(outputs), []
-        for node in reversed(self.graph.nodes):
-            if node.output in live:
-                live.update(node.inputs)
-                nodes.append(node)
+        for made in reversed(self.graph.nodes):
+            if made.output in live:
+                live.update(made.inputs)
+                nodes.append(made)
         self.graph.nodes = nodes[::-1]
         self.graph.parameters = {name: value for name, value in self.graph.parameters.items()
                                  if value in live}
 
-    def tensor(self, key: str, proto: onnx.TensorProto) -> Value:
+    def tensor(self, key: str, proto: TensorProto) -> Value:
         """The value `key` of a tensor that is none of the file's: it stands in a body of the
         standard, or is an attribute of the call of a function. A constant, where it is small."""
-        if proto.data_type == onnx.TensorProto.STRING:
+        if proto.data_type == TensorProto.STRING:
             raise Unsupported("its value is text")
         type = type_of(proto, name=key)
         if type.size <= CONSTANT_ELEMENTS_MAX:
@@ -320,32 +319,11 @@ class Importer:
 
     # ------------------------------------------------------------------ attributes and bodies
 
-    def _standard_body(self, step: ScopedNode, operands: Sequence[Value | None],
-                       version: int) -> onnx.FunctionProto | None:
-        """The body that the ONNX standard gives for an operator that we have no rule for."""
-        domain, operator, _ = operator_of(step)
-        if not defs.has(operator, version, domain):
-            return None
-        schema = defs.get_schema(operator, version, domain)
-        if schema.has_function:
-            return schema.function_body
-        if not schema.has_context_dependent_function:
-            return None
-        node = onnx.NodeProto()
-        node.CopyFrom(step.node)
-        del node.attribute[:]
-        for name, attribute in fields_of(step).items():
-            node.attribute.add().CopyFrom(attribute)
-            node.attribute[-1].name = name
-        types = [type_proto(value).SerializeToString() for value in operands]
-        text = schema.get_context_dependent_function(node.SerializeToString(), types)
-        return onnx.FunctionProto.FromString(text) if text else None
-
-    def _call(self, step: ScopedNode, function: onnx.FunctionProto) -> None:
+    def _call(self, step: ScopedNode, function: FunctionProto) -> None:
         """Put the body of a function in the place of its call.
 
         Its operators are of the versions that the function imports; of a domain that it does not
-        import (`FlexAttention` of the standard imports its own only), those of the caller.
+        import, those of the caller.
         """
         arguments = {a.name: a for a in function.attribute_proto} | fields_of(step)
         opsets = {**step.scope.opsets, **opsets_of(function.opset_import)}
@@ -358,13 +336,13 @@ class Importer:
         inner.keys.update(given)
         self.expand(inner, function, zip(function.output, step.makes))
 
-    def body(self, step: ScopedNode, graph: onnx.GraphProto,
+    def body(self, step: ScopedNode, graph: GraphProto,
              given: Sequence[str]) -> tuple[list[ScopedNode], list[str]]:
         """The nodes of a body of `step`, its inputs being the keys `given`; keys of its results."""
         scope = inner_scope(step, parent=step.scope)
         return body_steps(step, scope, graph, given, self.tensors)
 
-    def expand(self, scope: Scope, function: onnx.FunctionProto,
+    def expand(self, scope: Scope, function: FunctionProto,
                results: Iterable[tuple[str, str]]) -> None:
         """Take the nodes of a function next; afterwards each key of `results` is what the name in
         `scope` is."""
@@ -383,20 +361,12 @@ class Importer:
                              f"in place of their calls")
 
 
-def _has_body(operator: str, version: int, domain: str) -> bool:
-    if not defs.has(operator, version, domain):
-        return False
-    schema = defs.get_schema(operator, version, domain)
-    return schema.has_function or schema.has_context_dependent_function
+def _standard_body(step: ScopedNode) -> FunctionProto | None:
+    """The body that the ONNX standard gives for an operator that we have no rule for."""
+    known = operator_in(*operator_of(step))
+    return None if known is None else known.body
 
 
 def dtype_name(array: np.ndarray) -> str:
     """Our name of the dtype of an array."""
     return next(name for name, dtype in DTYPES.items() if array.dtype == dtype)
-
-
-def type_proto(value: Value | None) -> onnx.TypeProto:
-    """The type of a value, as ONNX writes it."""
-    if value is None:
-        return onnx.TypeProto()
-    return onnx.helper.make_tensor_type_proto(ELEMENT_OF[value.dtype], value.shape)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnx
 
 from smalti.errors import InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx import rules as rules
 from smalti.frontend.onnx.folding import AXES_MAX, FoldingGraph
 from smalti.frontend.onnx.importer import Importer, dtype_name
+from smalti.frontend.onnx.messages import FunctionProto, ModelProto, TypeProto, ValueInfoProto
 from smalti.frontend.onnx.reading import Source, read_model
 from smalti.frontend.onnx.steps import Scope, ScopedNode, steps_of
 from smalti.frontend.onnx.tensors import DTYPE_OF
@@ -175,7 +175,7 @@ class OnnxModel:
         return self.first.parameters
 
 
-def load(model: str | Path | onnx.ModelProto, shapes: Shapes | None = None) -> OnnxModel:
+def load(model: Any, shapes: Shapes | None = None) -> OnnxModel:
     """An ONNX model, imported: a file, with its external data beside it, or a ModelProto.
 
     `shapes` gives shapes of inputs that the model leaves open, by name of the input
@@ -197,10 +197,10 @@ def load(model: str | Path | onnx.ModelProto, shapes: Shapes | None = None) -> O
     return OnnxModel(read_model(model), shapes or {})
 
 
-def functions_of(proto: onnx.ModelProto) -> dict[tuple[str, str], onnx.FunctionProto]:
+def functions_of(proto: ModelProto) -> dict[tuple[str, str], FunctionProto]:
     """The functions that a model brings, by domain and name. Raises InputError for two of one name,
     which the format allows as overloads."""
-    found: dict[tuple[str, str], onnx.FunctionProto] = {}
+    found: dict[tuple[str, str], FunctionProto] = {}
     for function in proto.functions:
         key = "" if function.domain == "ai.onnx" else function.domain, function.name
         if key in found:
@@ -252,11 +252,11 @@ def input_types(source: Source, shapes: Shapes) -> dict[str, Type | None]:
     return found
 
 
-def other_of(type: onnx.TypeProto) -> Other:
+def other_of(type: TypeProto) -> Other:
     """What an input is that is no tensor of numbers.
 
-    >>> from onnx import helper
-    >>> tensor = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+    >>> from onnx import TensorProto, helper
+    >>> tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
     >>> other_of(helper.make_optional_type_proto(helper.make_sequence_type_proto(tensor)))
     Other(sequence=True, optional=True, dtype='f32')
     """
@@ -319,7 +319,7 @@ def _extent(name: str, given: object) -> int:
     return int(given)
 
 
-def _declared(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:
+def _declared(value: ValueInfoProto) -> tuple[int | str, ...] | None:
     """The extents that the model states for an input, and the names of those that it leaves open,
     which some exporters write as -1; None where it states no shape."""
     tensor = value.type.tensor_type

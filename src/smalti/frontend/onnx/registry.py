@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import onnx
 
 from smalti.errors import InputError
+from smalti.frontend.onnx.messages import AttributeProto, GraphProto, TensorProto
 from smalti.graph import Graph, Value
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
 from smalti.graph.operation import REQUIRED
@@ -95,7 +95,7 @@ class Attributes:
     `where` names the node in messages.
     """
 
-    def __init__(self, step: ScopedNode, fields: dict[str, onnx.AttributeProto],
+    def __init__(self, step: ScopedNode, fields: dict[str, AttributeProto],
                  version: int) -> None:
         self.step, self.fields, self.where = step, fields, step.label
         self.version = version
@@ -128,37 +128,37 @@ class Attributes:
 
     def integer(self, name: str, default: Any = REQUIRED) -> int:
         """An integer, `default` where there is none. All of these raise InputError without one."""
-        return self._field(name, default, onnx.AttributeProto.INT, "i")
+        return self._field(name, default, AttributeProto.INT, "i")
 
     def number(self, name: str, default: Any = REQUIRED) -> float:
         """A floating number."""
-        return self._field(name, default, onnx.AttributeProto.FLOAT, "f")
+        return self._field(name, default, AttributeProto.FLOAT, "f")
 
     def text(self, name: str, default: Any = REQUIRED) -> str:
         """A string."""
-        found = self._field(name, default, onnx.AttributeProto.STRING, "s")
+        found = self._field(name, default, AttributeProto.STRING, "s")
         return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
 
     def integers(self, name: str, default: Any = REQUIRED) -> tuple[int, ...]:
         """Several integers."""
-        return self._field(name, default, onnx.AttributeProto.INTS, "ints")
+        return self._field(name, default, AttributeProto.INTS, "ints")
 
     def numbers(self, name: str, default: Any = REQUIRED) -> tuple[float, ...]:
         """Several floating numbers."""
-        return self._field(name, default, onnx.AttributeProto.FLOATS, "floats")
+        return self._field(name, default, AttributeProto.FLOATS, "floats")
 
     def texts(self, name: str, default: Any = REQUIRED) -> tuple[str, ...]:
         """Several strings."""
-        found = self._field(name, default, onnx.AttributeProto.STRINGS, "strings")
+        found = self._field(name, default, AttributeProto.STRINGS, "strings")
         return found if found is default else tuple(s.decode("utf-8", "replace") for s in found)
 
-    def tensor(self, name: str) -> onnx.TensorProto | None:
+    def tensor(self, name: str) -> TensorProto | None:
         """A tensor."""
-        return self._field(name, None, onnx.AttributeProto.TENSOR, "t")
+        return self._field(name, None, AttributeProto.TENSOR, "t")
 
-    def graph(self, name: str) -> onnx.GraphProto:
+    def graph(self, name: str) -> GraphProto:
         """A body. Raises InputError where there is none."""
-        return self._field(name, REQUIRED, onnx.AttributeProto.GRAPH, "g")
+        return self._field(name, REQUIRED, AttributeProto.GRAPH, "g")
 
 
 class GraphImporter(Protocol):
@@ -171,12 +171,12 @@ class GraphImporter(Protocol):
 
     def known(self, value: Value) -> np.ndarray: ...
 
-    def tensor(self, key: str, proto: onnx.TensorProto) -> Value: ...
+    def tensor(self, key: str, proto: TensorProto) -> Value: ...
 
     def standard(self, call: NodeCall, operator: str, operands: Sequence[Value | None],
                  version: int | None, fields: Mapping[str, Any]) -> list[Value | None]: ...
 
-    def body(self, step: ScopedNode, graph: onnx.GraphProto,
+    def body(self, step: ScopedNode, graph: GraphProto,
              given: Sequence[str]) -> tuple[list[ScopedNode], list[str]]: ...
 
     def take_next(self, steps: Sequence[ScopedNode]) -> None: ...
@@ -189,7 +189,7 @@ class NodeCall(Attributes):
     """
 
     def __init__(self, importer: GraphImporter, step: ScopedNode, operands: Sequence[Value | None],
-                 fields: dict[str, onnx.AttributeProto], version: int) -> None:
+                 fields: dict[str, AttributeProto], version: int) -> None:
         super().__init__(step, fields, version)
         self.importer, self.operands = importer, tuple(operands)
 
@@ -274,7 +274,7 @@ class HostNodeCall(Attributes):
     """One use of an operator on arrays; None for operands that are left out."""
 
     def __init__(self, step: ScopedNode, operands: Sequence[Any],
-                 fields: dict[str, onnx.AttributeProto], version: int,
+                 fields: dict[str, AttributeProto], version: int,
                  body: Body | None) -> None:
         super().__init__(step, fields, version)
         self.operands, self._body = tuple(operands), body

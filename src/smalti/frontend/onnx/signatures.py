@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-import onnx
-from onnx import defs
-
 from smalti.errors import InputError
+from smalti.frontend.onnx.messages import TensorProto
+from smalti.frontend.onnx.standard import newest, operator_in
 from smalti.frontend.onnx.tensors import DTYPE_OF
 from smalti.graph.operation import Type
 
 TENSOR_OF = {f"tensor({name.lower()})": DTYPE_OF[element]
-             for name, element in onnx.TensorProto.DataType.items() if element in DTYPE_OF}
+             for name, element in TensorProto.DataType.items() if element in DTYPE_OF}
 """Our dtype for each tensor type of the standard's text."""
 
 
@@ -29,15 +28,13 @@ class Formal(NamedTuple):
 @cache
 def formals_of(domain: str, operator: str, version: int) -> tuple[Formal, ...] | None:
     """The operands of an operator; None for one that is not of the standard."""
-    if not defs.has(operator, version, domain):
+    known = operator_in(domain, operator, version)
+    if known is None:
         return None
-    found = []
-    for i, formal in enumerate(defs.get_schema(operator, version, domain).inputs):
-        repeated = formal.option == defs.OpSchema.FormalParameterOption.Variadic
-        letter = formal.type_str if formal.is_homogeneous else f"{i}: any"
-        dtypes = frozenset(TENSOR_OF[text] for text in formal.types if text in TENSOR_OF)
-        found.append(Formal(letter, dtypes, repeated))
-    return tuple(found)
+    return tuple(Formal(
+        operand.letter if operand.alike else f"{i}: any",
+        frozenset(TENSOR_OF[text] for text in operand.types if text in TENSOR_OF),
+        operand.repeated) for i, operand in enumerate(known.operands))
 
 
 def check_operands(domain: str, operator: str, version: int,
@@ -57,13 +54,13 @@ def check_operands(domain: str, operator: str, version: int,
         return
     if len(types) > len(formals) and not (formals and formals[-1].repeated):
         raise InputError(f"{len(types)} operands are given; it takes {len(formals)}")
-    newest = formals_of(domain, operator, defs.onnx_opset_version()) if not domain else None
+    latest = formals_of(domain, operator, newest()) if not domain else None
     bound: dict[str, str] = {}
     for i, type in enumerate(types):
         formal = formals[min(i, len(formals) - 1)]
         if type is None:
             continue
-        wider = newest[i].dtypes if newest is not None and i < len(newest) else frozenset()
+        wider = latest[i].dtypes if latest is not None and i < len(latest) else frozenset()
         if type.dtype not in formal.dtypes | wider:
             dtypes = ", ".join(sorted(formal.dtypes)) or "a sequence, an optional value or a map"
             raise InputError(f"operand {i} is {type.dtype}; {dtypes} is expected")

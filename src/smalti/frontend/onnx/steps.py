@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
-from onnx import defs
-
 from smalti.errors import InputError
+from smalti.frontend.onnx.messages import AttributeProto, GraphProto, NodeProto
 from smalti.frontend.onnx.reading import bodies_of
+from smalti.frontend.onnx.standard import newest, operator_in
 from smalti.frontend.onnx.weights import ModelTensors
 
 DEPTH_MAX = 24
@@ -34,7 +33,7 @@ class Scope:
     """
 
     def __init__(self, opsets: Mapping[str, int], parent: Scope | None = None, prefix: str = "",
-                 arguments: Mapping[str, onnx.AttributeProto] | None = None,
+                 arguments: Mapping[str, AttributeProto] | None = None,
                  depth: int = 0, numbers: Iterator[int] | None = None) -> None:
         self.opsets, self.parent, self.prefix, self.depth = opsets, parent, prefix, depth
         self.arguments = arguments or {}
@@ -65,7 +64,7 @@ class ScopedNode:
     """A node in its scope: `reads` are the keys of its operands, `makes` those of its results, with
     an empty text for what is left out."""
 
-    node: onnx.NodeProto
+    node: NodeProto
     scope: Scope
     reads: tuple[str, ...]
     makes: tuple[str, ...]
@@ -91,7 +90,7 @@ class ScopedNode:
         return f"{modules[-1]}/{self.name}" if modules and modules[-1] else self.name
 
 
-STANDARD = Scope({"": defs.onnx_opset_version()})
+STANDARD = Scope({"": newest()})
 """The scope of nodes that the importer makes itself."""
 
 
@@ -113,14 +112,11 @@ def operator_of(step: ScopedNode) -> tuple[str, str, int]:
     return domain, step.node.op_type, step.scope.opsets.get(domain, 1)
 
 
-def fields_of(step: ScopedNode, defaults: bool = True) -> dict[str, onnx.AttributeProto]:
+def fields_of(step: ScopedNode, defaults: bool = True) -> dict[str, AttributeProto]:
     """Attributes by name, those of an enclosing function filled in, and the defaults."""
     domain, operator, version = operator_of(step)
-    fields = {}
-    if defaults and defs.has(operator, version, domain):
-        for name, entry in defs.get_schema(operator, version, domain).attributes.items():
-            if entry.default_value.type:
-                fields[name] = entry.default_value
+    known = operator_in(domain, operator, version) if defaults else None
+    fields = {} if known is None else dict(known.defaults)
     for attribute in step.node.attribute:
         if attribute.ref_attr_name:
             given = step.scope.arguments.get(attribute.ref_attr_name)
@@ -133,11 +129,11 @@ def fields_of(step: ScopedNode, defaults: bool = True) -> dict[str, onnx.Attribu
 
 def same(source: str, target: str) -> ScopedNode:
     """A step that makes the value of one key that of another."""
-    node = onnx.NodeProto(op_type="Identity", name=target, input=["x"], output=["y"])
+    node = NodeProto(op_type="Identity", name=target, input=["x"], output=["y"])
     return ScopedNode(node, STANDARD, (source,), (target,))
 
 
-def body_steps(step: ScopedNode, scope: Scope, graph: onnx.GraphProto, given: Sequence[str],
+def body_steps(step: ScopedNode, scope: Scope, graph: GraphProto, given: Sequence[str],
                tensors: ModelTensors) -> tuple[list[ScopedNode], list[str]]:
     """The nodes of a body in `scope`, its inputs being the keys `given`; keys of its results."""
     if len(graph.input) != len(given):
@@ -154,7 +150,7 @@ def body_steps(step: ScopedNode, scope: Scope, graph: onnx.GraphProto, given: Se
     return steps, [scope.key(value.name, step.label) for value in graph.output]
 
 
-def steps_of(nodes: Iterable[onnx.NodeProto], scope: Scope,
+def steps_of(nodes: Iterable[NodeProto], scope: Scope,
              held: Mapping[str, str]) -> list[ScopedNode]:
     """The nodes of a body as steps; their results are defined in `scope`.
 
@@ -175,7 +171,7 @@ def steps_of(nodes: Iterable[onnx.NodeProto], scope: Scope,
     return steps
 
 
-def free_names(node: onnx.NodeProto) -> list[str]:
+def free_names(node: NodeProto) -> list[str]:
     """Names that the bodies of a node read from outside."""
     found: list[str] = []
     for body in bodies_of(node):

@@ -14,13 +14,12 @@ import stat
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 
 from smalti.errors import InputError
+from smalti.frontend.onnx.messages import TensorProto
 from smalti.graph.operation import DTYPES, Type, bits_of
 
-T = onnx.TensorProto
+T = TensorProto
 DTYPE_OF = {
     T.FLOAT: "f32", T.DOUBLE: "f64", T.FLOAT16: "f16", T.BFLOAT16: "bf16",
     T.INT8: "i8", T.INT16: "i16", T.INT32: "i32", T.INT64: "i64",
@@ -42,6 +41,11 @@ FIELDS = {
     "int32_data": ("i32", "i16", "i8", "u16", "u8", "bool", "f16", "bf16", "f8e4m3fn",
                    "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", *PACKED),
 }
+WORDS = {"float_data": np.float32, "double_data": np.float64, "int64_data": np.int64,
+         "uint64_data": np.uint64, "int32_data": np.int32}
+"""The numpy type of the numbers in each field."""
+WORDED = tuple(dtype for dtype in FIELDS["int32_data"] if dtype[0] in "bf" or dtype in PACKED)
+"""The dtypes whose bits stand in `int32_data`, and not their numbers."""
 FIELD_OF = {dtype: field for field, dtypes in FIELDS.items() for dtype in dtypes}
 
 
@@ -54,7 +58,7 @@ def dtype_of(element: int, what: str) -> str:
     return DTYPE_OF[element]
 
 
-def shape_of(tensor: onnx.TensorProto, name: str = "") -> tuple[int, ...]:
+def shape_of(tensor: TensorProto, name: str = "") -> tuple[int, ...]:
     """The extents of a tensor. Raises InputError for ones that no memory holds."""
     shape = tuple(tensor.dims)
     if any(n < 0 for n in shape) or math.prod(max(n, 1) for n in shape) > ELEMENTS_MAX \
@@ -68,14 +72,14 @@ def bytes_of(count: int, dtype: str) -> int:
     return (count * bits_of(dtype) + 7) // 8
 
 
-def read(tensor: onnx.TensorProto, folder: Path | None = None, name: str = "") -> np.ndarray:
+def read(tensor: TensorProto, folder: Path | None = None, name: str = "") -> np.ndarray:
     """The elements of `tensor`; external ones lie in `folder` or below, and stay in their file.
 
     Messages call it `name`, where that is given, since tensors of nodes are often nameless.
     Strings are given as an array of objects. Raises InputError when the tensor holds another number
     of elements than it says.
 
-    >>> read(onnx.helper.make_tensor("t", T.FLOAT, (2,), [1.0, 2.0]))
+    >>> read(T(data_type=T.FLOAT, dims=(2,), float_data=[1.0, 2.0]))
     array([1., 2.], dtype=float32)
     """
     shape, what = shape_of(tensor, name), f"tensor {(name or tensor.name)!r}"
@@ -88,14 +92,15 @@ def read(tensor: onnx.TensorProto, folder: Path | None = None, name: str = "") -
     type = type_of(tensor, folder, name)
     if tensor.data_location == T.EXTERNAL:
         return _mapped(tensor, type, *_place(tensor, type, folder, what))
-    try:
-        array = numpy_helper.to_array(tensor)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"{what} cannot be read: {error}") from None
-    return array.astype(DTYPES[type.dtype], copy=False)
+    if tensor.HasField("raw_data"):
+        return array_of(np.frombuffer(tensor.raw_data, np.uint8), type)
+    words = np.array(getattr(tensor, FIELD_OF[type.dtype]), WORDS[FIELD_OF[type.dtype]])
+    if type.dtype in WORDED:  # a word holds the bits of an element, or of several side by side
+        return array_of(words.astype(f"u{max(1, bits_of(type.dtype) // 8)}").view(np.uint8), type)
+    return words.astype(DTYPES[type.dtype], copy=False).reshape(shape)
 
 
-def type_of(tensor: onnx.TensorProto, folder: Path | None = None, name: str = "") -> Type:
+def type_of(tensor: TensorProto, folder: Path | None = None, name: str = "") -> Type:
     """The type that `tensor` states, once it is found to hold as many elements.
 
     Raises InputError where it does not, and for elements without a dtype here.
@@ -116,7 +121,7 @@ def type_of(tensor: onnx.TensorProto, folder: Path | None = None, name: str = ""
     return type
 
 
-def _place(tensor: onnx.TensorProto, type: Type, folder: Path | None,
+def _place(tensor: TensorProto, type: Type, folder: Path | None,
            what: str) -> tuple[Path, int]:
     """The file that a tensor names, and where in it the elements begin."""
     fields = {entry.key: entry.value for entry in tensor.external_data}
@@ -137,17 +142,38 @@ def _place(tensor: onnx.TensorProto, type: Type, folder: Path | None,
     return path, offset
 
 
-def _mapped(tensor: onnx.TensorProto, type: Type, path: Path, offset: int) -> np.ndarray:
+def _mapped(tensor: TensorProto, type: Type, path: Path, offset: int) -> np.ndarray:
     """A view of the file that a tensor lies in."""
     shape, dtype, expected = type.shape, type.dtype, bytes_of(type.size, type.dtype)
     if expected == 0:
         return np.zeros(shape, DTYPES[dtype])
     if dtype in PACKED:
-        packed = T(data_type=tensor.data_type, dims=shape, raw_data=bytes(
-            np.memmap(path, np.uint8, "r", offset, (expected,))))
-        return numpy_helper.to_array(packed).astype(DTYPES[dtype], copy=False)
-    raw = np.memmap(path, np.uint8, "r", offset, (expected,))
-    return np.asarray(raw).view(DTYPES[dtype]).reshape(shape)
+        return array_of(np.fromfile(path, np.uint8, expected, offset=offset), type)
+    return array_of(np.asarray(np.memmap(path, np.uint8, "r", offset, (expected,))), type)
+
+
+def array_of(raw: np.ndarray, type: Type) -> np.ndarray:
+    """Elements of the bytes that a file has for them; those of fewer than eight bits lie side by
+    side there, the first in the lowest bits.
+
+    >>> array_of(np.array([0x21, 0x03], np.uint8), Type((3,), "u4")).tolist()
+    [1, 2, 3]
+    """
+    bits, dtype = bits_of(type.dtype), DTYPES[type.dtype]
+    if bits >= 8:
+        return raw.view(dtype).reshape(type.shape)
+    apart = raw[:, None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8((1 << bits) - 1)
+    return apart.reshape(-1)[:type.size].view(dtype).reshape(type.shape)
+
+
+def tensor_of(array: np.ndarray) -> TensorProto:
+    """An array of a dtype of eight bits or more as a tensor.
+
+    >>> read(tensor_of(np.array([[1.5]], np.float16)))
+    array([[1.5]], dtype=float16)
+    """
+    dtype = next(name for name, known in DTYPES.items() if array.dtype == known)
+    return T(data_type=ELEMENT_OF[dtype], dims=array.shape, raw_data=array.tobytes())
 
 
 def inside(folder: Path, location: str, what: str) -> Path:

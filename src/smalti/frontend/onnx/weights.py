@@ -11,12 +11,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 
 from smalti.errors import InputError
+from smalti.frontend.onnx.messages import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+)
 from smalti.frontend.onnx.reading import bodies
-from smalti.frontend.onnx.tensors import PACKED, read, type_of
+from smalti.frontend.onnx.tensors import PACKED, read, tensor_of, type_of
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
 from smalti.graph.operation import FLOATS, Type
 
@@ -52,6 +58,7 @@ class ModelTensors(Mapping[str, np.ndarray]):
     order of the file keeps it, others become `name#2`, `name#3` and so on.
 
     >>> from onnx import parser
+    >>> from smalti.frontend.onnx.messages import own_model
     >>> model = parser.parse_model('''
     ...     <ir_version: 9, opset_import: ["" : 20, "mine" : 1]>
     ...     m (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
@@ -62,16 +69,17 @@ class ModelTensors(Mapping[str, np.ndarray]):
     ...         w = Constant<value: tensor = float[2] {3, 4}>()
     ...         b = Mul(a, w)
     ...     }''')
-    >>> {name: array.tolist() for name, array in ModelTensors(model, None).items()}
+    >>> tensors = ModelTensors(own_model(model), None)
+    >>> {name: array.tolist() for name, array in tensors.items()}
     {'w': [1.0, 2.0], 'w#2': [3.0, 4.0]}
     """
 
-    def __init__(self, model: onnx.ModelProto, folder: Path | None) -> None:
+    def __init__(self, model: ModelProto, folder: Path | None) -> None:
         """`folder` is the one that external data lies in. Raises InputError for two tensors of one
         name in the same body."""
         self._folder = folder
-        self._protos: dict[str, onnx.TensorProto] = {}
-        self._bodies: dict[int, tuple[onnx.GraphProto | onnx.FunctionProto, dict[str, str]]] = {}
+        self._protos: dict[str, TensorProto] = {}
+        self._bodies: dict[int, tuple[GraphProto | FunctionProto, dict[str, str]]] = {}
         graph = model.graph
         taken = {"", *(v.name for v in graph.input), *(t.name for t in graph.initializer),
                  *(name for node in graph.node for name in node.output)}
@@ -86,12 +94,12 @@ class ModelTensors(Mapping[str, np.ndarray]):
             # Messages of protobuf are told apart by identity, which lasts as long as one is held.
             self._bodies[id(body)] = body, names
 
-    def names(self, body: onnx.GraphProto | onnx.FunctionProto) -> Mapping[str, str]:
+    def names(self, body: GraphProto | FunctionProto) -> Mapping[str, str]:
         """The name here of each tensor that a body of the model states, by its name there."""
         known, names = self._bodies.get(id(body), (None, {}))
         return names if known is body else {}
 
-    def add(self, name: str, proto: onnx.TensorProto) -> None:
+    def add(self, name: str, proto: TensorProto) -> None:
         """Enter a tensor that no body of the model states. Raises InputError for a name that is
         taken."""
         if name in self._protos:
@@ -101,7 +109,7 @@ class ModelTensors(Mapping[str, np.ndarray]):
     def type(self, name: str) -> Type | None:
         """As `type_of`; None for strings."""
         proto = self._protos[name]
-        if proto.data_type == onnx.TensorProto.STRING:
+        if proto.data_type == TensorProto.STRING:
             return None
         return type_of(proto, self._folder, name)
 
@@ -136,9 +144,9 @@ def unique(name: str, taken: set[str]) -> str:
     return found
 
 
-def stated(body: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+def stated(body: GraphProto | FunctionProto) -> Iterator[tuple[str, TensorProto]]:
     """The tensors that stand in a body itself, by name: initializers, then `Constant` nodes."""
-    if isinstance(body, onnx.GraphProto):
+    if isinstance(body, GraphProto):
         yield from ((tensor.name, tensor) for tensor in body.initializer)
     for node in body.node:
         tensor = constant_of(node)
@@ -146,24 +154,24 @@ def stated(body: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, on
             yield node.output[0], tensor
 
 
-def constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
+def constant_of(node: NodeProto) -> TensorProto | None:
     """The tensor of a `Constant` node; None for other nodes, for texts, for what a call of the
     function gives as an attribute, and for what is no sound `Constant`: its rule says why."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or node.input \
             or len(node.output) != 1 or not node.output[0] or len(node.attribute) != 1:
         return None
-    attribute, kinds = node.attribute[0], onnx.AttributeProto
+    attribute, kinds = node.attribute[0], AttributeProto
     if attribute.ref_attr_name:
         return None
     match attribute.name, attribute.type:
-        case "value", kinds.TENSOR if attribute.t.data_type != onnx.TensorProto.STRING:
+        case "value", kinds.TENSOR if attribute.t.data_type != TensorProto.STRING:
             return attribute.t
         case "value_float", kinds.FLOAT:
-            return numpy_helper.from_array(np.array(attribute.f, np.float32))
+            return tensor_of(np.array(attribute.f, np.float32))
         case "value_floats", kinds.FLOATS:
-            return numpy_helper.from_array(np.array(attribute.floats, np.float32))
+            return tensor_of(np.array(attribute.floats, np.float32))
         case "value_int", kinds.INT:
-            return numpy_helper.from_array(np.array(attribute.i, np.int64))
+            return tensor_of(np.array(attribute.i, np.int64))
         case "value_ints", kinds.INTS:
-            return numpy_helper.from_array(np.array(attribute.ints, np.int64))
+            return tensor_of(np.array(attribute.ints, np.int64))
     return None

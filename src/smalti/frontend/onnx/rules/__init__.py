@@ -11,6 +11,7 @@ from smalti.frontend.onnx.rules import (
     control,
     einstein,
     indexing,
+    losses,
     movement,
     normalization,
     pictures,
@@ -24,10 +25,11 @@ from smalti.frontend.onnx.rules import (
     selection,
     shapes,
     signal,
+    states,
     text,
 )
 
 __all__ = ["attention", "chance", "collections", "contraction", "contributed",
-           "contributed_quantized", "control", "einstein", "indexing", "movement",
+           "contributed_quantized", "control", "einstein", "indexing", "losses", "movement",
            "normalization", "pictures", "pointwise", "pooling", "quantization", "recurrent",
-           "reduction", "resizing", "sampling", "selection", "shapes", "signal", "text"]
+           "reduction", "resizing", "sampling", "selection", "shapes", "signal", "states", "text"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 
 from smalti.errors import InputError
+from smalti.frontend.onnx.messages import GraphProto, TensorProto, ValueInfoProto, node
 from smalti.frontend.onnx.registry import (
     EXPANDED,
     HostNodeCall,
@@ -92,7 +92,7 @@ def number(call: NodeCall, name: str, array: np.ndarray) -> str:
     return key
 
 
-def goes_on(body: onnx.GraphProto) -> bool:
+def goes_on(body: GraphProto) -> bool:
     """True if the condition that the body of a loop returns is the one it was given, or always
     true, so that the number of iterations alone decides."""
     if not body.output or len(body.input) < 2:
@@ -106,22 +106,20 @@ def goes_on(body: onnx.GraphProto) -> bool:
     tensors = [t for t in body.initializer if t.name == name]
     if name in made and made[name].op_type == "Constant":
         tensors = [a.t for a in made[name].attribute if a.name == "value"]
-    return len(tensors) == 1 and tensors[0].data_type == onnx.TensorProto.BOOL \
+    return len(tensors) == 1 and tensors[0].data_type == TensorProto.BOOL \
         and bool(tensors[0].raw_data.strip(b"\0") or any(tensors[0].int32_data))
 
 
 def stack(call: NodeCall, keys: list[str], i: int, axis: int = 0) -> ScopedNode:
     """A step that stacks values along a new axis."""
-    node = onnx.helper.make_node("Stack", ["x"], ["y"], domain=OWN, axis=axis,
-                                 name=f"{call.step.name}#{i}")
-    return ScopedNode(node, STANDARD, tuple(keys), (f"{keys[0]}#stacked{i}",))
+    made = node("Stack", ["x"], ["y"], f"{call.step.name}#{i}", OWN, axis=axis)
+    return ScopedNode(made, STANDARD, tuple(keys), (f"{keys[0]}#stacked{i}",))
 
 
 def row(call: NodeCall, key: str, i: int, axis: int) -> ScopedNode:
     """A step that takes element `i` along an axis."""
-    node = onnx.helper.make_node("Row", ["x"], ["y"], domain=OWN, axis=axis, at=i,
-                                 name=f"{call.step.name}#{i}")
-    return ScopedNode(node, STANDARD, (key,), (f"{key}#{call.step.name}#{axis}#{i}",))
+    made = node("Row", ["x"], ["y"], f"{call.step.name}#{i}", OWN, axis=axis, at=i)
+    return ScopedNode(made, STANDARD, (key,), (f"{key}#{call.step.name}#{axis}#{i}",))
 
 
 @rule("Stack", domain=OWN)
@@ -143,7 +141,7 @@ def taken_row(call: NodeCall) -> Value:
     return found.reshape(*x.shape[:axis], *x.shape[axis + 1:])
 
 
-def scan_plan(call: NodeCall | HostNodeCall, body: onnx.GraphProto) -> tuple:
+def scan_plan(call: NodeCall | HostNodeCall, body: GraphProto) -> tuple:
     """How a Scan works: the numbers of its states and of its scanned operands, then axes and
     directions of operands and results."""
     if call.version < 9:
@@ -192,7 +190,7 @@ def scan(call: NodeCall) -> Results:
 class Piles:
     """Collects the results of the iterations of a loop that are to be stacked."""
 
-    def __init__(self, call: HostNodeCall, values: list[onnx.ValueInfoProto]) -> None:
+    def __init__(self, call: HostNodeCall, values: list[ValueInfoProto]) -> None:
         self.call, self.values = call, values
         self.arrays: list[list[np.ndarray]] = [[] for _ in values]
         self.bytes = 0

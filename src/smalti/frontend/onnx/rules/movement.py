@@ -236,6 +236,27 @@ def space_to_depth(call: NodeCall) -> Value:
     return apart.transpose(*perm).reshape(n, c * size ** 2, h // size, w // size)
 
 
+@rule("CenterCropPad")
+def centred(call: NodeCall) -> Value:
+    x, extents = call[0], call.known_integers(1)
+    axes = [call.axis(x, axis) for axis in call.integers("axes", tuple(range(len(x.shape))))]
+    if len(axes) != len(extents) or min(extents, default=0) < 0:
+        raise InputError(f"extents {list(extents)} for the axes {axes} of {x.type}")
+    fronts, backs = [0] * len(x.shape), [0] * len(x.shape)
+    for axis, extent in zip(axes, extents, strict=True):
+        missing = extent - x.shape[axis]
+        if missing < 0:
+            x = part(call, x, axis, -missing // 2, -missing // 2 + extent)
+        else:
+            fronts[axis], backs[axis] = missing // 2, missing - missing // 2
+    result = tuple(sum(n) for n in zip(x.shape, fronts, backs))
+    if result == x.shape:
+        return x
+    if x.type.size == 0:
+        return call.filled(result, 0, x.dtype)
+    return call.apply("pad", x, pads=(*fronts, *backs), mode="constant", value=0.0)
+
+
 @rule("Pad")
 def pad(call: NodeCall) -> Value:
     x, mode = call[0], call.text("mode")
