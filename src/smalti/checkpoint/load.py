@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast, get_args
 
+from smalti.checkpoint import uncomputed
 from smalti.checkpoint.checkpoint import Checkpoint
 from smalti.checkpoint.configuration import derive_config
 from smalti.checkpoint.container import INTEGERS
@@ -46,6 +47,11 @@ def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = N
     report = _report(source)
     if report.absent:
         raise CheckpointError(f"{path} is {kind.words} and incomplete: {_advice(report.absent)}")
+    if report.uncomputed and not report.missing and not report.misfits:
+        unknown = "\n  ".join(report.uncomputed)
+        raise CheckpointError(
+            f"{path} looks like {kind.words}, but has what Smalti does not compute, without which"
+            f" its pictures would be wrong; use another model:\n  {unknown}")
     if report.config is None or not report.loadable:
         problems = [f"missing {name}" for name in report.missing]
         problems += [f"wrong {line}" for line in report.misfits]
@@ -122,7 +128,8 @@ def _report(source: FoundModel) -> Report:
         config=config,
         missing=tuple(name for name in expected if name not in shapes),
         misfits=tuple(_misfits(tensors, expected)),
-        ignored=tuple(name for name in shapes if name not in expected),
+        ignored=(left := tuple(name for name in shapes if name not in expected)),
+        uncomputed=(*uncomputed.layers(tensors, left), *uncomputed.settings(source.tables)),
     )
 
 

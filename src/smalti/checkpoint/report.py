@@ -20,8 +20,8 @@ class Report:
     "vae", the names of text encoders, "other"). `config` is None for families that Smalti does not
     read, and while there are `absent` parts, which other files can bring. `missing` are expected
     and absent tensors, `misfits` lines "name: found ..., expected ..." for tensors of another shape
-    or kind of number, and `ignored` tensors that pictures do not need. `size_bytes` is the size of
-    all files.
+    or kind of number, `uncomputed` lines about layers and settings that Smalti does not know, and
+    `ignored` tensors that pictures do not need. `size_bytes` is the size of all files.
     """
 
     path: str
@@ -35,6 +35,7 @@ class Report:
     ignored: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
+    uncomputed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -45,7 +46,8 @@ class Report:
     @property
     def loadable(self) -> bool:
         """Whether `load` takes this checkpoint."""
-        return self.config is not None and not self.missing and not self.misfits
+        return (self.config is not None and not self.missing and not self.misfits
+                and not self.uncomputed)
 
     def __str__(self) -> str:
         return "\n".join(f"{label:<12}{text}" for label, text in self._lines())
@@ -71,6 +73,7 @@ class Report:
             lines += [("missing", _listing(self.missing))]
         if self.misfits:
             lines.append(("misfits", _listing(self.misfits)))
+        lines += [("unknown", line) for line in self.uncomputed]
         lines += [("note", note) for note in self.notes]
         if self.kind and self.kind.advice:
             lines.append(("use", self.kind.advice))

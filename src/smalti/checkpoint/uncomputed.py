@@ -1,0 +1,128 @@
+"""What a model has and Smalti does not compute: layers, and settings of a diffusers folder.
+
+A picture that is made without them is another one, often a wrong one, and nothing shows why. So
+such a model is refused by the names of what is not known, and by what they are where that is known.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+
+from smalti.checkpoint.hints import Tables
+from smalti.checkpoint.layout import DENOISER, VAE, inside
+from smalti.checkpoint.tensors import StoredTensor
+from smalti.errors import first_of
+
+LAYERS = (
+    (r"time_embedding\.cond_proj\.|time_embed\.cond_proj\.",
+     "the guidance as an input, of latent consistency models (LCM); use an LCM adapter on the "
+     "model that it was made of"),
+    (r"class_embedding\.|label_emb\.weight$",
+     "a class or a level of noise as an input, as of unCLIP and of upscalers"),
+    (r".*motion_modules\.|.*temporal_transformer\.", "motion, of AnimateDiff"),
+    (r".*\.(to_[kv]_ip|processor)\.|encoder_hid_proj\.|ip_adapter\.",
+     "a picture as an input, of IP-Adapter"),
+    (r"position_net\.|.*\.fuser\.", "places of objects as an input, of GLIGEN"),
+)
+"""What the names of layers begin with, below the prefix of the denoiser, and what they are."""
+CODERS = ("encoder.", "decoder.")
+"""What an autoencoder computes with; what is beside them in some files belongs to its training."""
+
+NORMALLY: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    "unet": {
+        "_class_name": ("UNet2DConditionModel",),
+        "act_fn": ("silu", "swish"),
+        "addition_embed_type": (None, "text_time"),
+        "attention_type": ("default",),
+        "center_input_sample": (False,),
+        "class_embed_type": (None,),
+        "class_embeddings_concat": (False,),
+        "conv_in_kernel": (3,),
+        "conv_out_kernel": (3,),
+        "cross_attention_norm": (None,),
+        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+        "downsample_padding": (1,),
+        "dual_cross_attention": (False,),
+        "encoder_hid_dim": (None,),
+        "encoder_hid_dim_type": (None,),
+        "flip_sin_to_cos": (True,),
+        "freq_shift": (0,),
+        "mid_block_only_cross_attention": (None, False),
+        "mid_block_scale_factor": (1,),
+        "mid_block_type": ("UNetMidBlock2DCrossAttn", "UNetMidBlock2D", None),
+        "num_class_embeds": (None,),
+        "only_cross_attention": (False,),
+        "resnet_out_scale_factor": (1,),
+        "resnet_skip_time_act": (False,),
+        "resnet_time_scale_shift": ("default",),
+        "time_cond_proj_dim": (None,),
+        "time_embedding_act_fn": (None,),
+        "time_embedding_type": ("positional",),
+        "timestep_post_act": (None,),
+        "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
+    },
+    "vae": {
+        "_class_name": ("AutoencoderKL",),
+        "act_fn": ("silu", "swish"),
+        "down_block_types": ("DownEncoderBlock2D",),
+        "latents_mean": (None,),
+        "latents_std": (None,),
+        "mid_block_add_attention": (True,),
+        "up_block_types": ("UpDecoderBlock2D",),
+    },
+    "scheduler": {"trained_betas": (None,)},
+}
+"""Component of a folder -> key of its configuration -> the values that are computed, the first one
+being what is meant where the key is absent (diffusers' UNet2DConditionModel, AutoencoderKL). Of a
+list, each entry must be one of them."""
+SHOWN_MAX = 3
+"""Layers of one kind that are named."""
+
+
+def layers(tensors: Mapping[str, StoredTensor], left: Iterable[str]) -> list[str]:
+    """Lines about the layers among the tensors that are `left`, which no graph reads.
+
+    Marks of a single number, which some files carry, are no layers; neither is what lies beside an
+    autoencoder's encoder and decoder.
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in left:
+        below = name.removeprefix(inside(DENOISER))
+        coder = name.removeprefix(inside(VAE)).startswith(CODERS) and name.startswith(inside(VAE))
+        if math.prod(tensors[name].shape) > 1 and (below != name or coder):
+            what = next((words for pattern, words in LAYERS if re.match(pattern, below)), "")
+            kinds.setdefault(what, []).append(tensors[name].stored_names[0])
+    return [first_of(names, SHOWN_MAX) + f": {what}" * bool(what) for what, names in kinds.items()]
+
+
+def settings(tables: Tables) -> list[str]:
+    """Lines about the settings of a folder's components that are not computed.
+
+    >>> settings({"unet": {"act_fn": "silu", "flip_sin_to_cos": False, "out_channels": 4}})
+    ['unet/config.json: flip_sin_to_cos is false; expected true']
+    """
+    lines = []
+    for component, keys in NORMALLY.items():
+        table = tables.get(component)
+        stated = table if isinstance(table, Mapping) else {}
+        for key, computed in keys.items():
+            value = stated.get(key, computed[0])
+            entries = value if isinstance(value, list) else [value]
+            if not all(any(_same(each, known) for known in computed) for each in entries):
+                file = "scheduler_config" if component == "scheduler" else "config"
+                lines.append(f"{component}/{file}.json: {key} is {_text(value)}; expected "
+                             f"{' or '.join(map(_text, computed))}")
+    return lines
+
+
+def _same(value: object, known: object) -> bool:
+    """Whether two values are equal; a truth value is no number."""
+    return value == known and isinstance(value, bool) == isinstance(known, bool)
+
+
+def _text(value: object) -> str:
+    """A value as JSON has it."""
+    return f"{json.dumps(value):.80}"
