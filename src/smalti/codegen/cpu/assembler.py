@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -25,6 +25,10 @@ from smalti.codegen.cpu.instructions import InstructionRow
 from smalti.codegen.cpu.operands import Address, CodeLine, Label, Operand, Register
 from smalti.codegen.cpu.registers import RegisterFile, allocate
 from smalti.errors import VerificationError
+
+Condition = Literal["equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
+                    "not_greater_equal", "unordered"]
+"""How two numbers compare. Where one is NaN, those with a `not` and `unordered` hold, no others."""
 
 
 @dataclass(frozen=True)
@@ -160,10 +164,13 @@ class Assembler(ABC):
             self.op("mov", counter, count)
         self.place(start)
         yield
-        self.op("iadd_immediate", counter, -1)
-        self.jump("not_equal", start)
+        self.repeat(counter, start)
         self.place(end)
         self.loops.append((start, end))
+
+    @abstractmethod
+    def repeat(self, counter: Register, start: Label) -> None:
+        """Emit counter -= 1, and a jump to `start` unless it is 0 now."""
 
     # ------------------------------------------------------------------ integers
 
@@ -244,19 +251,17 @@ class Assembler(ABC):
         """32-bit integers, one a lane, in memory."""
         return self.pooled(np.asarray(values, np.int32).tobytes())
 
-    def halves(self, values: Sequence[int]) -> Address:
-        """16-bit integers, two a lane, in memory."""
-        return self.pooled(np.asarray(values, np.uint16).tobytes())
-
     def load_constant(self, value: float) -> Register:
         """A new vector register with `value` in all lanes."""
         return self.result("load", self.constant(value))
 
     def zero(self) -> Register:
         """A new vector register of zeros."""
-        register = self.vector()
-        self.op("load", register, self.constant(0.0))
-        return register
+        return self.load_constant(0.0)
+
+    @abstractmethod
+    def clear(self, register: Register) -> None:
+        """Make all lanes 0, without memory."""
 
     # ------------------------------------------------------------------ partial vectors
 
@@ -286,7 +291,56 @@ class Assembler(ABC):
     def tail_mask(self, lanes: int) -> Register:
         """A mask register that selects the first `lanes` lanes, where the level is `wide`."""
 
+    @abstractmethod
+    def widened(self, name: str, address: Address, lanes: int | None = None) -> Register:
+        """A new vector from narrow elements in memory by the instruction `name`, whose name begins
+        with "widen"; with `lanes`, only that many, the others zero."""
+
+    # ------------------------------------------------------------------ halves and bytes
+
+    @abstractmethod
+    def low_words(self, value: Register) -> Register:
+        """The lower halves of all lanes, side by side in the lower half of a new vector."""
+
+    @abstractmethod
+    def store_words(self, address: Address, words: Register, lanes: int) -> None:
+        """Store the first `lanes` 16-bit elements of the lower half of a vector."""
+
+    @abstractmethod
+    def store_low_words(self, address: Address, value: Register, lanes: int,
+                        clear: bool = False) -> None:
+        """Store the lower halves of the first `lanes` lanes, side by side; `clear` says that the
+        upper ones are 0."""
+
+    @abstractmethod
+    def store_low_bytes(self, address: Address, value: Register, lanes: int,
+                        clear: bool = False) -> None:
+        """Store the lowest bytes of the first `lanes` lanes, side by side; `clear` says that the
+        others are 0."""
+
+    @abstractmethod
+    def order_of_pairs(self) -> Register | None:
+        """What `pair` takes, to be made once, where the level has `pairs`."""
+
+    @abstractmethod
+    def pair(self, order: Register | None, low: Register, high: Register) -> Register:
+        """The bf16 of the lanes of two vectors, those of one lane side by side, where the level has
+        `pairs`."""
+
     # ------------------------------------------------------------------ across lanes, by lanes
+
+    @abstractmethod
+    def order_of_lanes(self, order: Sequence[int]) -> Register:
+        """What `permute_lanes` takes to put lane order[i] into lane i."""
+
+    @abstractmethod
+    def fused(self, factor: Register, other: Register, addend: Register | Address) -> Register:
+        """factor * other + addend in one rounding; `factor` must not be asked for again, the
+        register that is given back may be the same."""
+
+    def multiply_add(self, a: Register, b: Register, c: Register | Address) -> Register:
+        """A new vector: a * b + c in one rounding."""
+        return self.fused(self.result("copy", a), b, c)
 
     @abstractmethod
     def where_greater(self, a: Register, b: Register | Address, yes: Register,
@@ -294,10 +348,10 @@ class Assembler(ABC):
         """A new vector: `yes` in the lanes where the integers a > b, `no` elsewhere."""
 
     @abstractmethod
-    def where(self, predicate: int, a: Register, b: Register, yes: Register,
+    def where(self, condition: Condition, a: Register, b: Register, yes: Register,
               no: Register) -> Register:
-        """A new vector: `yes` in the lanes where a and b, as f32, are as the predicate of `vcmpps`
-        says, `no` elsewhere."""
+        """A new vector: `yes` in the lanes where a and b, as f32, are as the condition says, `no`
+        elsewhere."""
 
     @abstractmethod
     def any_greater(self, pairs: Sequence[tuple[Register, Register]]) -> Register:

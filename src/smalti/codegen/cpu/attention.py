@@ -223,15 +223,8 @@ class _AttentionLowering:
     # ------------------------------------------------------------------ staging
 
     def _order(self) -> Register | None:
-        """What `_pair` orders halves by; nothing in f32."""
-        lanes = self.level.lanes
-        order = [lane + lanes * i for lane in range(lanes) for i in (0, 1)]
-        return self.asm.result("load", self.asm.halves(order)) if self.pairs else None
-
-    def _pair(self, order: Register, low: Register, high: Register) -> Register:
-        """bf16 of the lanes of two vectors, those of one lane side by side."""
-        both = self.asm.result("to_bf16_two", high, low)
-        return self.asm.result("permute_halves", order, both)
+        """What pairs are made by; nothing in f32."""
+        return self.asm.order_of_pairs() if self.pairs else None
 
     def _stage_keys(self, keys: int, source: Register) -> None:
         """Stage keys: rows of d channels, in bf16 two to a lane."""
@@ -262,7 +255,7 @@ class _AttentionLowering:
                 if self.pairs:
                     other = asm.zero() if count == 1 else elements.load(
                         asm, self.v.dtype, at.plus(stride), held)
-                    value = self._pair(order, value, other)
+                    value = asm.pair(order, value, other)
                 asm.store(Address(target, v * self.level.bytes), value)
             asm.advance(source, count * stride)
             asm.advance(target, self.value_bytes)
@@ -290,7 +283,7 @@ class _AttentionLowering:
                 columns = [asm.result("mul", c, scale) for c in transpose(asm, rows)[:channels]]
                 if self.pairs:
                     columns.extend([asm.zero()] * (channels % 2))
-                    columns = [self._pair(order, *columns[i:i + 2])
+                    columns = [asm.pair(order, *columns[i:i + 2])
                                for i in range(0, channels, 2)]
                 for i, column in enumerate(columns):
                     asm.store(Address(target, i * self.row_bytes), column)
@@ -461,7 +454,7 @@ class _AttentionLowering:
                     asm.op("add", total[v], total[v], weights[-1])
                 if self.pairs:
                     weights.extend([asm.zero()] * (2 - count))
-                    weights = [self._pair(order, *weights)]
+                    weights = [asm.pair(order, *weights)]
                 for k, weight in enumerate(weights):
                     asm.store(Address(target, k * self.row_bytes + v * self.level.bytes), weight)
             asm.advance(row, count * self.row_bytes)

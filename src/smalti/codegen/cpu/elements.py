@@ -13,8 +13,6 @@ from smalti.codegen.cpu.integers import INTEGERS
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.graph.operation import HALVES
 
-NEAREST = 0
-"""The rounding of `vcvtps2ph`: ties to even."""
 INFINITY = 0x7F800000
 """The bits of an infinite f32; those of a NaN are more."""
 QUIET = 0x00400000
@@ -24,7 +22,8 @@ QUIET = 0x00400000
 def load(asm: Assembler, dtype: str, address: Address, lanes: int | None = None) -> Register:
     """A new vector of f32 from memory; with `lanes`, only that many, the others zero.
 
-    Below AVX-512, a partial vector of halves reads up to 14 bytes behind its last element.
+    Without mask registers, a partial vector of halves reads what a whole one does: with 8 lanes up
+    to 14 bytes behind its last element.
     """
     if dtype == "bool":
         return masks.load(asm, address, lanes)
@@ -32,15 +31,9 @@ def load(asm: Assembler, dtype: str, address: Address, lanes: int | None = None)
         return integers.load(asm, dtype, address, lanes)
     if dtype not in HALVES:
         return asm.load(address, lanes)
-    partial = lanes is not None and lanes != asm.level.lanes
-    value, widen = asm.vector(), "widen_f16" if dtype == "f16" else "widen_half"
-    if partial and asm.level.wide:
-        asm.op(widen, value, address, mask=asm.tail_mask(lanes), zeroing=True)
-    else:
-        asm.op(widen, value, address)
-        if partial:
-            value = asm.result("and", value, asm.tail_vector(lanes))
-    return value if dtype == "f16" else asm.result("shift_left_int", value, 16)
+    if dtype == "f16":
+        return asm.widened("widen_f16", address, lanes)
+    return asm.result("shift_left_int", asm.widened("widen_half", address, lanes), 16)
 
 
 def spread(asm: Assembler, dtype: str, address: Address) -> Register:
@@ -66,28 +59,8 @@ def gather(asm: Assembler, dtype: str, base: Register, index: Register,
         return integers.gather(asm, dtype, base, index, lanes)
     value = asm.gather(base, index, lanes)
     if dtype == "f16":
-        return asm.result("widen_f16", _low_words(asm, value))
+        return asm.result("widen_f16", asm.low_words(value))
     return value if dtype != "bf16" else asm.result("shift_left_int", value, 16)
-
-
-def _low_words(asm: Assembler, value: Register) -> Register:
-    """The lower halves of all lanes, side by side in the lower half of a vector."""
-    if asm.level.wide:
-        return asm.result("low_words", value)
-    return _packed(asm, asm.result("and", value, asm.integers([0xFFFF] * asm.level.lanes)))
-
-
-def _packed(asm: Assembler, words: Register) -> Register:
-    """Lanes of at most 16 bits, of 256 bits of them, side by side."""
-    return asm.result("permute_quads", asm.result("pack_words", words, words), 0b1000)
-
-
-def store_low_words(asm: Assembler, address: Address, value: Register) -> None:
-    """Store the lower halves of all lanes of a vector, side by side."""
-    if asm.level.wide:
-        asm.op("store_low_words", address, value)
-    else:
-        asm.op("store_half", address, _low_words(asm, value))
 
 
 def rounded(asm: Assembler, value: Register) -> Register:
@@ -116,30 +89,11 @@ def store(asm: Assembler, dtype: str, address: Address, value: Register,
     elif dtype not in HALVES:
         asm.store(address, value, lanes)
     elif dtype == "f16":
-        _store_half(asm, address, asm.result("to_f16", value, NEAREST), lanes)
-    elif asm.level.wide:
-        mask = None if lanes == asm.level.lanes else asm.tail_mask(lanes)
-        if asm.level.pairs:
-            asm.op("store_words", address, asm.result("to_bf16", value), mask=mask)
-        else:
-            asm.op("store_low_words", address, rounded(asm, value), mask=mask)
+        asm.store_words(address, asm.result("to_f16", value), lanes)
+    elif asm.level.pairs:
+        asm.store_words(address, asm.result("to_bf16", value), lanes)
     else:
-        _store_half(asm, address, _packed(asm, rounded(asm, value)), lanes)
-
-
-def _store_half(asm: Assembler, address: Address, words: Register, lanes: int) -> None:
-    """Store the first `lanes` 16-bit integers of the lower half of a vector."""
-    if asm.level.wide:
-        mask = None if lanes == asm.level.lanes else asm.tail_mask(lanes)
-        asm.op("store_words", address, words, mask=mask)
-        return
-    if lanes == asm.level.lanes:
-        asm.op("store_half", address, words)
-        return
-    if lanes > 1:
-        asm.op("store_half_masked", address, asm.result("load", asm.tail_vector(lanes // 2)), words)
-    if lanes % 2:
-        asm.op("store_word", address.plus(2 * (lanes - 1)), words, lanes - 1)
+        asm.store_low_words(address, rounded(asm, value), lanes, clear=True)
 
 
 def copy_bf16(asm: Assembler, source: Address, target: Address, lanes: int, stored: int) -> None:
@@ -159,6 +113,6 @@ def store_lowest(asm: Assembler, dtype: str, address: Address, value: Register) 
     elif dtype == "bf16":
         asm.op("store_word", address, rounded(asm, value), 0)
     elif dtype == "f16":
-        asm.op("store_word", address, asm.result("to_f16", value, NEAREST), 0)
+        asm.op("store_word", address, asm.result("to_f16", value), 0)
     else:
         asm.op("store_low", address, value)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from smalti.codegen.cpu.assembler import Assembler
+from smalti.codegen.cpu.assembler import Assembler, Condition
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.kernel.form import Call, Const, Expr, Load
 
+CONSTANTS_VECTORS_MIN = 32
+"""Of so many vector registers some are left for constants beside the values of a loop."""
 EXP_MIN, EXP_MAX = -87.3, 88.3
 """Arguments of exp are held within these: e^x is then a normal f32."""
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
@@ -25,9 +27,6 @@ EXP2 = {3: (0.07802452147006989, 0.22606715559959412, 0.6958335638046265, 0.9999
 """Polynomials for 2^x from 0 to 1 by their degree, minimax in the relative error, highest power
 first."""
 
-EQUAL, NOT_EQUAL, UNORDERED = 0x00, 0x04, 0x03
-LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, NOT_GREATER_EQUAL = 0x11, 0x12, 0x1E, 0x1D, 0x19
-"""Predicates of `vcmpps`: all are false where one is NaN, but those with a `not`."""
 SMALLEST = 1.17549435e-38
 """The smallest normal f32."""
 LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
@@ -49,18 +48,11 @@ TANH_UNDER = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03,
 power first (as in Eigen's `ptanh`)."""
 
 
-def multiply_add(asm: Assembler, a: Register, b, c) -> Register:
-    """a * b + c in one rounding; b is a register, c a register or memory."""
-    result = asm.result("copy", a)
-    asm.op("fma_into_factor", result, b, c)
-    return result
-
-
 def polynomial(asm: Assembler, x: Register, coefficients) -> Register:
     """The polynomial of x with the given coefficients, highest power first (Horner)."""
     result = asm.load_constant(coefficients[0])
     for coefficient in coefficients[1:]:
-        asm.op("fma_into_factor", result, x, asm.constant(coefficient))
+        result = asm.fused(result, x, asm.constant(coefficient))
     return result
 
 
@@ -69,7 +61,7 @@ def _exponential(asm: Assembler, x: Register, low: float, high: float
     """r and a whole n with e^x = r 2^n, within 3 ulp; of the nearer limit where x is beyond one."""
     x = asm.result("min", asm.load_constant(high), x)
     x = asm.result("max", asm.load_constant(low), x)
-    n = asm.result("round", asm.result("mul", x, asm.constant(1 / math.log(2))), 8)
+    n = asm.result("round", asm.result("mul", x, asm.constant(1 / math.log(2))))
     rest = asm.result("copy", x)
     asm.op("fma_negative", rest, n, asm.constant(LN2_HIGH))
     asm.op("fma_negative", rest, n, asm.constant(LN2_LOW))
@@ -85,7 +77,7 @@ def _scaled(asm: Assembler, x: Register, n: Register) -> Register:
 def exp(asm: Assembler, x: Register) -> Register:
     """e^x, within 3 ulp; infinite where that exceeds f32, and 0 far below."""
     series, n = _exponential(asm, x, 2 * EXP_MIN, 2 * EXP_MAX)
-    half = asm.result("round", asm.result("mul", n, asm.constant(0.5)), 9)
+    half = asm.result("floor", asm.result("mul", n, asm.constant(0.5)))
     return _scaled(asm, _scaled(asm, series, half), asm.result("sub", n, half))
 
 
@@ -96,24 +88,24 @@ def bounded_exp(asm: Assembler, x: Register) -> Register:
 
 def exp2_coefficients(asm: Assembler, degree: int) -> list[Register | Address]:
     """What `exp2` works with: in registers where there are enough of them to keep it there."""
-    if not asm.level.wide:
+    if asm.level.vectors < CONSTANTS_VECTORS_MIN:
         return [asm.constant(c) for c in EXP2[degree]]
     return [asm.load_constant(c) for c in EXP2[degree]]
 
 
 def exp2(asm: Assembler, x: Register, coefficients: Sequence[Register | Address]) -> Register:
-    """2^x for x <= 127, within 3 ulp (degree 5) or 1e-4 of itself (degree 3); 0 far below 0, where
-    AVX2 stops at 2^-126."""
+    """2^x for x <= 127, within 3 ulp (degree 5) or 1e-4 of itself (degree 3); 0 far below 0,
+    where the least is 2^-126 without an instruction that scales by powers."""
     first, *others = coefficients
     if asm.level.wide:
-        rest = asm.result("fraction", x, 9)  # x - floor(x)
+        rest = asm.result("fraction", x)  # x - floor(x)
     else:
         x = asm.result("max", asm.load_constant(-126.0), x)
-        whole = asm.result("round", x, 9)
+        whole = asm.result("floor", x)
         rest = asm.result("sub", x, whole)
-    series = asm.result("copy" if asm.level.wide else "load", first)
+    series = asm.result("copy" if isinstance(first, Register) else "load", first)
     for coefficient in others:
-        asm.op("fma_into_factor", series, rest, coefficient)
+        series = asm.fused(series, rest, coefficient)
     if asm.level.wide:
         return asm.result("scale_by_power", series, x)
     power = asm.result("add_int", asm.result("to_int", whole),
@@ -158,7 +150,7 @@ def gelu_tanh(asm: Assembler, x: Register) -> Register:
     """x (1 + tanh(u)) / 2 = x / (1 + e^(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3)."""
     scale = -2 * math.sqrt(2 / math.pi)
     square = asm.result("mul", x, x)
-    cubic = multiply_add(asm, square, asm.load_constant(0.044715 * scale), asm.constant(scale))
+    cubic = asm.multiply_add(square, asm.load_constant(0.044715 * scale), asm.constant(scale))
     e = bounded_exp(asm, asm.result("mul", cubic, x))
     return asm.result("div", x, asm.result("add", e, asm.constant(1.0)))
 
@@ -166,7 +158,7 @@ def gelu_tanh(asm: Assembler, x: Register) -> Register:
 def erf(asm: Assembler, x: Register) -> Register:
     """Error function, absolute error below 5e-7 (Abramowitz & Stegun 1964, 7.1.26)."""
     size = absolute(asm, x)
-    t = reciprocal(asm, multiply_add(asm, size, asm.load_constant(ERF_P), asm.constant(1.0)))
+    t = reciprocal(asm, asm.multiply_add(size, asm.load_constant(ERF_P), asm.constant(1.0)))
     series = asm.result("mul", polynomial(asm, t, ERF[::-1]), t)
     square = negative(asm, asm.result("mul", x, x))
     result = asm.load_constant(1.0)
@@ -179,7 +171,7 @@ def gelu(asm: Assembler, x: Register) -> Register:
     """x (1 + erf(x / sqrt 2)) / 2."""
     half = asm.result("mul", x, asm.constant(0.5))
     error = erf(asm, asm.result("mul", x, asm.constant(math.sqrt(0.5))))
-    return multiply_add(asm, half, error, half)
+    return asm.multiply_add(half, error, half)
 
 
 def tanh(asm: Assembler, x: Register) -> Register:
@@ -194,13 +186,13 @@ def tanh(asm: Assembler, x: Register) -> Register:
 def _sine(asm: Assembler, x: Register, quarter: int) -> Register:
     """sin(x + quarter * pi / 2) for |x| < 8192, absolute error below 1e-6 (Cody & Waite)."""
     lanes = asm.level.lanes
-    n = asm.result("round", asm.result("mul", x, asm.constant(2 / math.pi)), 8)
+    n = asm.result("round", asm.result("mul", x, asm.constant(2 / math.pi)))
     rest = asm.result("copy", x)
     for part in PI_HALVES:
         asm.op("fma_negative", rest, n, asm.constant(part))
     square = asm.result("mul", rest, rest)
     sine = polynomial(asm, square, (2.75573e-6, -1.98412698e-4, 8.33333333e-3, -1.66666667e-1))
-    sine = multiply_add(asm, asm.result("mul", sine, square), rest, rest)
+    sine = asm.multiply_add(asm.result("mul", sine, square), rest, rest)
     cosine = polynomial(asm, square, (-2.75573e-7, 2.48015873e-5, -1.38888889e-3, 4.16666667e-2,
                                       -0.5, 1.0))
     turn = asm.result("add_int", asm.result("to_int", n), asm.integers([quarter] * lanes))
@@ -237,60 +229,56 @@ def smaller(asm: Assembler, a: Register, b: Register) -> Register:
     return asm.result("or", asm.result("min", a, b), asm.result("min", b, a))
 
 
-def _compared(predicate: int) -> Callable[..., Register]:
-    """1 where a and b are as the predicate says, else 0."""
+def _compared(condition: Condition) -> Callable[..., Register]:
+    """1 where a and b are as the condition says, else 0."""
     def compare(asm: Assembler, a: Register, b: Register) -> Register:
-        return asm.where(predicate, a, b, asm.load_constant(1.0), asm.zero())
+        return asm.where(condition, a, b, asm.load_constant(1.0), asm.zero())
 
     return compare
 
 
 def where(asm: Assembler, condition: Register, x: Register, y: Register) -> Register:
     """x where the condition is not 0, else y."""
-    return asm.where(NOT_EQUAL, condition, asm.zero(), x, y)
+    return asm.where("not_equal", condition, asm.zero(), x, y)
 
 
 def negation(asm: Assembler, x: Register) -> Register:
     """1 where x is 0, else 0."""
-    return _compared(EQUAL)(asm, x, asm.zero())
+    return _compared("equal")(asm, x, asm.zero())
 
 
 def is_nan(asm: Assembler, x: Register) -> Register:
     """1 where x is NaN, else 0."""
-    return _compared(UNORDERED)(asm, x, x)
+    return _compared("unordered")(asm, x, x)
 
 
 def is_inf(asm: Assembler, x: Register) -> Register:
     """1 where x is infinite, else 0."""
-    return _compared(EQUAL)(asm, absolute(asm, x), asm.load_constant(math.inf))
+    return _compared("equal")(asm, absolute(asm, x), asm.load_constant(math.inf))
 
 
 def sign(asm: Assembler, x: Register) -> Register:
     """1, 0, -1 or NaN."""
-    size = asm.where(NOT_EQUAL, x, asm.zero(), asm.load_constant(1.0), asm.zero())
+    size = asm.where("not_equal", x, asm.zero(), asm.load_constant(1.0), asm.zero())
     signed = asm.result("or", size, asm.result("and", x, asm.constant(-0.0)))
-    return asm.where(UNORDERED, x, x, x, signed)
-
-
-def _rounded(mode: int) -> Callable[..., Register]:
-    return lambda asm, x: asm.result("round", x, mode)
+    return asm.where("unordered", x, x, x, signed)
 
 
 def log(asm: Assembler, x: Register) -> Register:
     """Natural logarithm, within 2 ulp, or 1e-7 next to 1 (Cephes, logf)."""
     lanes, least = asm.level.lanes, asm.load_constant(SMALLEST)
     scaled = asm.result("mul", x, asm.constant(2.0 ** 23))
-    y = asm.where(LESS, x, least, scaled, x)
-    shift = asm.where(LESS, x, least, asm.load_constant(-23.0), asm.zero())
+    y = asm.where("less", x, least, scaled, x)
+    shift = asm.where("less", x, least, asm.load_constant(-23.0), asm.zero())
     power = asm.result("add_int", asm.result("shift_right_int", y, 23),
                        asm.integers([-126] * lanes))
     mantissa = asm.result("or", asm.result("and", y, asm.integers([0x7FFFFF] * lanes)),
                           asm.constant(0.5))
     n = asm.result("add", asm.result("from_int", power), shift)
     root = asm.load_constant(math.sqrt(0.5))
-    n = asm.result("sub", n, asm.where(LESS, mantissa, root, asm.load_constant(1.0), asm.zero()))
+    n = asm.result("sub", n, asm.where("less", mantissa, root, asm.load_constant(1.0), asm.zero()))
     m = asm.result("sub", asm.result("add", mantissa, asm.where(
-        LESS, mantissa, root, mantissa, asm.zero())), asm.load_constant(1.0))
+        "less", mantissa, root, mantissa, asm.zero())), asm.load_constant(1.0))
     square = asm.result("mul", m, m)
     series = asm.result("mul", asm.result("mul", polynomial(asm, m, LOG), m), square)
     asm.op("fma", series, n, asm.load_constant(LN2_LOW))
@@ -298,9 +286,9 @@ def log(asm: Assembler, x: Register) -> Register:
     series = asm.result("add", series, m)
     asm.op("fma", series, n, asm.load_constant(LN2_HIGH))
     infinity = asm.load_constant(math.inf)
-    series = asm.where(EQUAL, x, infinity, x, series)
-    series = asm.where(EQUAL, x, asm.zero(), asm.load_constant(-math.inf), series)
-    return asm.where(NOT_GREATER_EQUAL, x, asm.zero(), asm.load_constant(math.nan), series)
+    series = asm.where("equal", x, infinity, x, series)
+    series = asm.where("equal", x, asm.zero(), asm.load_constant(-math.inf), series)
+    return asm.where("not_greater_equal", x, asm.zero(), asm.load_constant(math.nan), series)
 
 
 def power(asm: Assembler, x: Register, y: Register) -> Register:
@@ -309,13 +297,17 @@ def power(asm: Assembler, x: Register, y: Register) -> Register:
     zero, one = asm.zero(), asm.load_constant(1.0)
     result = exp(asm, asm.result("mul", y, log(asm, absolute(asm, x))))
     half = asm.result("mul", y, asm.constant(0.5))
-    odd = asm.where(NOT_EQUAL, half, asm.result("round", half, 9), asm.load_constant(-0.0), zero)
-    signed = asm.where(EQUAL, y, asm.result("round", y, 9), asm.result("or", result, odd),
+    odd = asm.where("not_equal", half, asm.result("floor", half), asm.load_constant(-0.0), zero)
+    signed = asm.where("equal", y, asm.result("floor", y), asm.result("or", result, odd),
                        asm.load_constant(math.nan))
-    result = asm.where(LESS, x, zero, signed, result)
-    at_zero = asm.where(LESS, y, zero, asm.load_constant(math.inf), zero)
-    result = asm.where(EQUAL, x, zero, at_zero, result)
-    return asm.where(EQUAL, y, zero, one, result)
+    result = asm.where("less", x, zero, signed, result)
+    at_zero = asm.where("less", y, zero, asm.load_constant(math.inf), zero)
+    result = asm.where("equal", x, zero, at_zero, result)
+    return asm.where("equal", y, zero, one, result)
+
+
+def _unary(name: str) -> Callable[..., Register]:
+    return lambda asm, x: asm.result(name, x)
 
 
 def _binary(name: str) -> Callable[..., Register]:
@@ -325,15 +317,16 @@ def _binary(name: str) -> Callable[..., Register]:
 FUNCTIONS: dict[str, Callable[..., Register]] = {
     "add": _binary("add"), "sub": _binary("sub"), "mul": _binary("mul"), "div": _binary("div"),
     "max": larger, "min": smaller,
-    "sqrt": lambda asm, x: asm.result("sqrt", x),
+    "sqrt": _unary("sqrt"),
     "neg": negative, "abs": absolute, "reciprocal": reciprocal, "relu": relu,
     "exp": exp, "sigmoid": sigmoid, "silu": silu, "quick_gelu": quick_gelu, "gelu": gelu,
     "gelu_tanh": gelu_tanh, "erf": erf, "tanh": tanh, "sin": sin, "cos": cos,
     "log": log, "pow": power, "sign": sign,
-    "round": _rounded(8), "floor": _rounded(9), "ceil": _rounded(10),
-    "trunc": _rounded(11),
-    "equal": _compared(EQUAL), "less": _compared(LESS), "less_or_equal": _compared(LESS_EQUAL),
-    "greater": _compared(GREATER), "greater_or_equal": _compared(GREATER_EQUAL),
+    "round": _unary("round"), "floor": _unary("floor"), "ceil": _unary("ceil"),
+    "trunc": _unary("trunc"),
+    "equal": _compared("equal"), "less": _compared("less"),
+    "less_or_equal": _compared("less_equal"),
+    "greater": _compared("greater"), "greater_or_equal": _compared("greater_equal"),
     "is_nan": is_nan, "is_inf": is_inf, "where": where, "not": negation,
     "and": _binary("and"), "or": _binary("or"), "xor": _binary("xor"),
 }
@@ -355,7 +348,7 @@ def evaluate(asm: Assembler, expr: Expr, load: Callable[[Load], Register],
     elif expr.function == "add" and isinstance(expr.arguments[0], Call) \
             and expr.arguments[0].function == "mul":
         a, b = (evaluate(asm, e, load, known) for e in expr.arguments[0].arguments)
-        result = multiply_add(asm, a, b, evaluate(asm, expr.arguments[1], load, known))
+        result = asm.multiply_add(a, b, evaluate(asm, expr.arguments[1], load, known))
     elif (bound := _bound(expr)) is not None:
         number, other = (evaluate(asm, e, load, known) for e in bound)
         result = asm.result(expr.function, number, other)  # the second one where one is NaN

@@ -17,19 +17,11 @@ WIDEN = {"u8": "widen_byte", "i8": "widen_signed_byte"}
 def load(asm: Assembler, dtype: str, address: Address, lanes: int | None = None) -> Register:
     """A new vector from memory; with `lanes`, only that many, the others zero.
 
-    Below AVX-512, a partial vector of bytes reads up to 7 bytes behind its last element.
+    Without mask registers, a partial vector of bytes reads what a whole one does.
     """
     if dtype == "i32":
         return asm.result("from_int", asm.load(address, lanes))
-    partial = lanes is not None and lanes != asm.level.lanes
-    value = asm.vector()
-    if partial and asm.level.wide:
-        asm.op(WIDEN[dtype], value, address, mask=asm.tail_mask(lanes), zeroing=True)
-    else:
-        asm.op(WIDEN[dtype], value, address)
-        if partial:
-            value = asm.result("and", value, asm.tail_vector(lanes))
-    return asm.result("from_int", value)
+    return asm.result("from_int", asm.widened(WIDEN[dtype], address, lanes))
 
 
 def spread(asm: Assembler, dtype: str, address: Address) -> Register:
@@ -56,9 +48,7 @@ def store(asm: Assembler, dtype: str, address: Address, value: Register, lanes: 
     if dtype == "i32":
         asm.store(address, whole, lanes)
         return
-    if not asm.level.wide:  # which packs with saturation
-        whole = asm.result("and", whole, asm.integers([0xFF] * asm.level.lanes))
-    masks.store_bytes(asm, address, whole, lanes)
+    asm.store_low_bytes(address, whole, lanes)
 
 
 def store_lowest(asm: Assembler, dtype: str, address: Address, value: Register) -> None:

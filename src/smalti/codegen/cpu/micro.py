@@ -127,7 +127,7 @@ def _add(asm: Assembler, shape: Micro, a: Register, offset: int, panel: Sequence
          sums: Sequence[Sequence[Register]]) -> None:
     """Add the products of one k: `panel` of `b`, and `a` at `offset` of each row."""
     product = "dot_pairs" if shape.factors == "pairs" else "fma"
-    spread = "broadcast_pair" if shape.factors == "pairs" else "broadcast"
+    spread = "spread" if shape.factors == "pairs" else "broadcast"
     for row in range(shape.rows):
         factor = asm.result(spread, Address(a, row * shape.row_bytes + offset))
         for v in range(shape.vectors):
@@ -171,7 +171,7 @@ def zero_sums(asm: Assembler, rows: int, vectors: int) -> list[list[Register]]:
     """New sums, all zero."""
     sums = [asm.vectors(vectors) for _ in range(rows)]
     for register in (r for row in sums for r in row):
-        asm.op("xor", register, register, register)
+        asm.clear(register)
     return sums
 
 

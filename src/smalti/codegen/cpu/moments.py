@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from smalti.codegen.cpu import elements
 from smalti.codegen.cpu.assembler import Assembler, FeatureLevel
-from smalti.codegen.cpu.functions import multiply_add, reciprocal
+from smalti.codegen.cpu.functions import reciprocal
 from smalti.codegen.cpu.lowered import KernelStep, NativeKernel, count_left, load_pointers, pointers
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.errors import IllegalSchedule
@@ -86,7 +86,7 @@ def _sum_parts(kernel: Kernel, schedule: MomentsSchedule, level: FeatureLevel,
 def _zeros(asm: Assembler, count: int) -> list[Register]:
     registers = asm.vectors(count)
     for register in registers:
-        asm.op("xor", register, register, register)
+        asm.clear(register)
     return registers
 
 
@@ -162,7 +162,7 @@ def _groups(asm: Assembler, kernel: Kernel, held: dict[str, Register], whole: Re
 
 def _inverse(asm: Assembler, squares: Register, count: int, epsilon: float) -> Register:
     """1 / sqrt(squares / count + epsilon)."""
-    variance = multiply_add(asm, squares, asm.load_constant(1 / count), asm.constant(epsilon))
+    variance = asm.multiply_add(squares, asm.load_constant(1 / count), asm.constant(epsilon))
     return reciprocal(asm, asm.result("sqrt", variance))
 
 

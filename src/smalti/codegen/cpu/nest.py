@@ -245,8 +245,8 @@ class _Turned:
         self.first, size = min(places), stream.size
         near = all((p - self.first) % size == 0 for p in places)
         self.near = near and max(places) - self.first < size * asm.level.lanes
-        order = [(p - self.first) // size for p in places] if self.near else places
-        self.index = asm.result("load", asm.integers(order))
+        self.index = (asm.order_of_lanes([(p - self.first) // size for p in places]) if self.near
+                      else asm.result("load", asm.integers(places)))
 
     def emit(self, i: int, lanes: int | None) -> Register:
         """Vector `i`, or its first `lanes` lanes."""
@@ -265,12 +265,11 @@ class _Turned:
 def scatter(asm: Assembler, dtype: str, at: Address, step: int, value: Register,
             lanes: int) -> None:
     """Store `lanes` lanes, `step` bytes apart, turning the vector until each was the lowest."""
-    order = asm.level.lanes
-    turn = asm.integers([(k + 1) % order for k in range(order)])
+    turned = [*range(1, asm.level.lanes), 0]
     for lane in range(lanes):
         elements.store_lowest(asm, dtype, at.plus(lane * step), value)
         if lane + 1 < lanes:
-            value = asm.result("permute_lanes", asm.result("load", turn), value)
+            value = asm.result("permute_lanes", asm.order_of_lanes(turned), value)
 
 
 @dataclass

@@ -205,7 +205,7 @@ class _Packing:
         """Store vector `v` of a line; of f16 the lower halves of its lanes."""
         if self.packed.dtype == "f16":
             at = Address(target, offset + v * self.level.bytes // 2)
-            elements.store_low_words(self.asm, at, value)
+            self.asm.store_low_words(at, value, self.level.lanes)
         else:
             self.asm.store(Address(target, offset + v * self.level.bytes), value)
 

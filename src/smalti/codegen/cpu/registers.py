@@ -8,12 +8,11 @@ the time it lives goes to the stack frame, and a few registers are set aside to 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.codegen.cpu.instructions import InstructionRow
 from smalti.codegen.cpu.operands import Address, CodeLine, Label, Register
 from smalti.errors import VerificationError
 
@@ -33,8 +32,8 @@ class RegisterFile:
 
     `general` are names of those of 64 bits, whose numbers are their places here, `arguments` those
     of them in which arguments come. `vectors` are the numbers of vector registers, of
-    `vector_bytes` each, `masks` those of mask registers. `moves` has for the first two kinds, "g"
-    and "v", the rows of what loads one from the stack frame and of what stores it there.
+    `vector_bytes` each, `masks` those of mask registers. `reload` and `spill` give the line that
+    loads a register from so many bytes into the stack frame, or stores it there.
     """
 
     general: tuple[str, ...]
@@ -42,7 +41,8 @@ class RegisterFile:
     vectors: range
     vector_bytes: int
     masks: range
-    moves: Mapping[str, tuple[InstructionRow, InstructionRow]]
+    reload: Callable[[Register, int], CodeLine]
+    spill: Callable[[Register, int], CodeLine]
 
 
 def allocate(lines: Sequence[CodeLine], loops: Sequence[tuple[Label, Label]], file: RegisterFile,
@@ -161,8 +161,7 @@ def scan(spans: Mapping[Register, tuple[int, int]], weights: Mapping[Register, f
 def rewrite(lines: Sequence[CodeLine], used: Sequence[Use], places: Mapping[Register, int],
             frame: Mapping[Register, int], file: RegisterFile) -> list[CodeLine]:
     """The lines on physical registers, with loads and stores around uses of spilled ones."""
-    stack = Register("g", -1)
-    counts, moves = {"g": len(file.general), "v": len(file.vectors)}, file.moves
+    counts = {"g": len(file.general), "v": len(file.vectors)}
     placed = {register: Register(register.kind, number) for register, number in places.items()}
     placed[None] = None
     out: list[CodeLine] = []
@@ -184,12 +183,10 @@ def rewrite(lines: Sequence[CodeLine], used: Sequence[Use], places: Mapping[Regi
             else o for o in line.operands)
         for register in spilled:
             if register in reads:
-                slot = Address(stack, frame[register])
-                out.append(CodeLine("reload", moves[register.kind][0], (placed[register], slot)))
+                out.append(file.reload(placed[register], frame[register]))
         out.append(CodeLine(line.name, line.row, operands, placed[line.mask], line.zeroing,
                             line.target))
         for register in dict.fromkeys(writes) if spilled else ():
             if register in frame:
-                slot = Address(stack, frame[register])
-                out.append(CodeLine("spill", moves[register.kind][1], (slot, placed[register])))
+                out.append(file.spill(placed[register], frame[register]))
     return out

@@ -4,7 +4,8 @@
     interleaved     64-bit elements     parts of all rows
 
 Three steps: neighbouring rows are interleaved by elements, then by pairs of elements, so that each
-128-bit part of a register holds four rows of one column; at last the parts change places.
+128-bit part of a register holds four rows of one column; at last the parts, where a register has
+several, change places.
 """
 
 from __future__ import annotations
@@ -14,9 +15,6 @@ from collections.abc import Sequence
 from smalti.codegen.cpu.assembler import Assembler
 from smalti.codegen.cpu.operands import Register
 
-EVEN, ODD = 0x88, 0xDD
-"""Parts 0 and 2, or 1 and 3, of both operands of a shuffle of 128-bit parts."""
-
 
 def transpose(asm: Assembler, rows: Sequence[Register]) -> list[Register]:
     """New vectors, `level.lanes` of them as of the rows: lane i of result j is lane j of row i."""
@@ -24,15 +22,17 @@ def transpose(asm: Assembler, rows: Sequence[Register]) -> list[Register]:
     columns: dict[int, Register] = {}
     for k in range(4):
         parts = [four[k] for four in fours]
-        if not asm.level.wide:
-            columns[k] = asm.result("swap_halves", *parts, 0x20)
-            columns[k + 4] = asm.result("swap_halves", *parts, 0x31)
-            continue
-        for first, control in ((0, EVEN), (4, ODD)):
-            low = asm.result("swap_halves", parts[0], parts[1], control)
-            high = asm.result("swap_halves", parts[2], parts[3], control)
-            columns[k + first] = asm.result("swap_halves", low, high, EVEN)
-            columns[k + first + 8] = asm.result("swap_halves", low, high, ODD)
+        if len(parts) == 1:
+            columns[k] = parts[0]
+        elif len(parts) == 2:
+            columns[k] = asm.result("low_parts", *parts)
+            columns[k + 4] = asm.result("high_parts", *parts)
+        else:
+            for first, name in ((0, "even_parts"), (4, "odd_parts")):
+                low = asm.result(name, parts[0], parts[1])
+                high = asm.result(name, parts[2], parts[3])
+                columns[k + first] = asm.result("even_parts", low, high)
+                columns[k + first + 8] = asm.result("odd_parts", low, high)
     return [columns[i] for i in range(len(rows))]
 
 

@@ -156,10 +156,12 @@ def instruction_of(line: CodeLine, level: FeatureLevel) -> Instruction:
         raise VerificationError(f"{name} has no encoding at level {level.name}")
     if not line.operands:
         return Instruction.create(code)
+    implied = line.row.immediate
+    operands = line.operands if implied is None else (*line.operands, implied)
     vectors = ZMM if wide else YMM
     kinds = ""
     values: list[int | RegisterNumber | MemoryOperand] = []
-    for position, operand in enumerate(line.operands):
+    for position, operand in enumerate(operands):
         if isinstance(operand, int):
             kinds += "i"
             values.append(operand)

@@ -14,10 +14,12 @@ from smalti.codegen.cpu.instructions import InstructionRow
 
 @dataclass(frozen=True)
 class X86Row(InstructionRow):
-    """One instruction: operand use, and its encodings (None where a level has none)."""
+    """One instruction: operand use, its encodings (None where a level has none), and the immediate
+    number that its name stands for."""
 
     narrow: str | None
     wide: str | None = None
+    immediate: int | None = None
 
 
 _row = X86Row
@@ -39,7 +41,6 @@ VECTOR = {
     "load_masked": _row("wrr", "VEX_VMASKMOVPS_YMM_YMM_M256"),
     "store_masked": _row("rrr", "VEX_VMASKMOVPS_M256_YMM_YMM"),
     "broadcast": _row("wr", "VEX_VBROADCASTSS_YMM_M32", "EVEX_VBROADCASTSS_ZMM_K1Z_XMMM32"),
-    "broadcast_pair": _row("wr", None, "EVEX_VPBROADCASTD_ZMM_K1Z_XMMM32"),
     "spread": _row("wr", "VEX_VPBROADCASTD_YMM_XMMM32", "EVEX_VPBROADCASTD_ZMM_K1Z_XMMM32"),
     "store_low": _row("rr", "VEX_VMOVSS_M32_XMM", "EVEX_VMOVSS_M32_K1_XMM"),
     "fma": _row("mrr", "VEX_VFMADD231PS_YMM_YMM_YMMM256",
@@ -54,8 +55,8 @@ VECTOR = {
     "to_bf16": _row("wr", None, "EVEX_VCVTNEPS2BF16_YMM_K1Z_ZMMM512B32"),
     "widen_half": _row("wr", "VEX_VPMOVZXWD_YMM_XMMM128", "EVEX_VPMOVZXWD_ZMM_K1Z_YMMM256"),
     "widen_f16": _row("wr", "VEX_VCVTPH2PS_YMM_XMMM128", "EVEX_VCVTPH2PS_ZMM_K1Z_YMMM256_SAE"),
-    "to_f16": _row("wrr", "VEX_VCVTPS2PH_XMMM128_YMM_IMM8",
-                   "EVEX_VCVTPS2PH_YMMM256_K1Z_ZMM_IMM8_SAE"),
+    "to_f16": _row("wr", "VEX_VCVTPS2PH_XMMM128_YMM_IMM8",
+                   "EVEX_VCVTPS2PH_YMMM256_K1Z_ZMM_IMM8_SAE", 0),
     "low_words": _row("wr", None, "EVEX_VPMOVDW_YMMM256_K1Z_ZMM"),
     "spread_half": _row("wr", "VEX_VPBROADCASTW_YMM_XMMM16", "EVEX_VPBROADCASTW_ZMM_K1Z_XMMM16"),
     "widen_byte": _row("wr", "VEX_VPMOVZXBD_YMM_XMMM64", "EVEX_VPMOVZXBD_ZMM_K1Z_XMMM128"),
@@ -79,9 +80,10 @@ VECTOR = {
     "and": _arithmetic("VANDPS", ""), "or": _arithmetic("VORPS", ""),
     "xor": _arithmetic("VXORPS", ""), "and_not": _arithmetic("VANDNPS", ""),
     "sqrt": _row("wr", "VEX_VSQRTPS_YMM_YMMM256", "EVEX_VSQRTPS_ZMM_K1Z_ZMMM512B32_ER"),
-    "round": _row("wrr", "VEX_VROUNDPS_YMM_YMMM256_IMM8",
-                  "EVEX_VRNDSCALEPS_ZMM_K1Z_ZMMM512B32_IMM8_SAE"),
-    "fraction": _row("wrr", None, "EVEX_VREDUCEPS_ZMM_K1Z_ZMMM512B32_IMM8_SAE"),
+    **{name: _row("wr", "VEX_VROUNDPS_YMM_YMMM256_IMM8",
+                  "EVEX_VRNDSCALEPS_ZMM_K1Z_ZMMM512B32_IMM8_SAE", mode)
+       for name, mode in (("round", 8), ("floor", 9), ("ceil", 10), ("trunc", 11))},
+    "fraction": _row("wr", None, "EVEX_VREDUCEPS_ZMM_K1Z_ZMMM512B32_IMM8_SAE", 9),
     "scale_by_power": _row("wrr", None, "EVEX_VSCALEFPS_ZMM_K1Z_ZMM_ZMMM512B32_ER"),
     "to_int": _row("wr", "VEX_VCVTPS2DQ_YMM_YMMM256", "EVEX_VCVTPS2DQ_ZMM_K1Z_ZMMM512B32_ER"),
     "from_int": _row("wr", "VEX_VCVTDQ2PS_YMM_YMMM256", "EVEX_VCVTDQ2PS_ZMM_K1Z_ZMMM512B32_ER"),
@@ -102,6 +104,10 @@ VECTOR = {
     "gather": _row("mrm", "VEX_VGATHERDPS_YMM_VM32Y_YMM", "EVEX_VGATHERDPS_ZMM_K1_VM32Z"),
     "swap_halves": _row("wrrr", "VEX_VPERM2F128_YMM_YMM_YMMM256_IMM8",
                         "EVEX_VSHUFF32X4_ZMM_K1Z_ZMM_ZMMM512B32_IMM8"),
+    "low_parts": _row("wrr", "VEX_VPERM2F128_YMM_YMM_YMMM256_IMM8", None, 0x20),
+    "high_parts": _row("wrr", "VEX_VPERM2F128_YMM_YMM_YMMM256_IMM8", None, 0x31),
+    "even_parts": _row("wrr", None, "EVEX_VSHUFF32X4_ZMM_K1Z_ZMM_ZMMM512B32_IMM8", 0x88),
+    "odd_parts": _row("wrr", None, "EVEX_VSHUFF32X4_ZMM_K1Z_ZMM_ZMMM512B32_IMM8", 0xDD),
     "unpack_low": _arithmetic("VUNPCKLPS", ""), "unpack_high": _arithmetic("VUNPCKHPS", ""),
     "unpack_low_pairs": _row("wrr", "VEX_VUNPCKLPD_YMM_YMM_YMMM256",
                              "EVEX_VUNPCKLPD_ZMM_K1Z_ZMM_ZMMM512B64"),

@@ -5,12 +5,27 @@ from __future__ import annotations
 from functools import partial
 
 from smalti.codegen.cpu.assembler import FeatureLevel
+from smalti.codegen.cpu.operands import Address, CodeLine, Register
 from smalti.codegen.cpu.registers import RegisterFile
 from smalti.codegen.x86.assembler import X86Assembler
 from smalti.codegen.x86.instructions import GENERAL, GENERAL_REGISTERS, VECTOR
 
-_registers = partial(RegisterFile, GENERAL_REGISTERS, ("RDI", "RSI", "RDX", "RCX"), moves={
-    "g": (GENERAL["mov"], GENERAL["mov_store"]), "v": (VECTOR["load"], VECTOR["store"])})
+STACK = Register("g", -1)
+"""The stack pointer, which no virtual register becomes."""
+
+
+def _reload(register: Register, offset: int) -> CodeLine:
+    row = GENERAL["mov"] if register.kind == "g" else VECTOR["load"]
+    return CodeLine("reload", row, (register, Address(STACK, offset)))
+
+
+def _spill(register: Register, offset: int) -> CodeLine:
+    row = GENERAL["mov_store"] if register.kind == "g" else VECTOR["store"]
+    return CodeLine("spill", row, (Address(STACK, offset), register))
+
+
+_registers = partial(RegisterFile, GENERAL_REGISTERS, ("RDI", "RSI", "RDX", "RCX"),
+                     reload=_reload, spill=_spill)
 _NARROW = _registers(range(16), 32, range(0))
 _WIDE = _registers(range(32), 64, range(1, 8))  # an instruction masked by k0 is not masked
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
