@@ -440,6 +440,7 @@ def test_no_test_is_skipped() -> None:
 ASPECTS = re.compile(r"_(against_\w+|on_devices|natively)$")
 # Tests of what several modules do together; a test of one module is called as that module is.
 TOPICS = frozenset("""
+benchmark/arm64_kernels
 benchmark/gpu_lab
 benchmark/gpu_script
 checkpoint/adapters/against_peft
