@@ -20,6 +20,26 @@ class Limits:
     threads: int = 1
     pairs: bool = False
     """True if products of bf16 pairs are one instruction (`vdpbf16ps`)."""
+    by_lane: bool = False
+    """True if products take a factor from one lane of a vector: a micro-kernel then holds such a
+    vector of each row, where it holds a single factor otherwise."""
+
+    def needed(self, rows: int, vectors: int) -> int:
+        """Vector registers that a micro-kernel of so many rows and vectors needs.
+
+        >>> Limits(16, 32).needed(14, 2), Limits(4, 32, by_lane=True).needed(7, 3)
+        (31, 31)
+        """
+        return rows * vectors + vectors + (rows if self.by_lane else 1)
+
+    def rows(self, vectors: int, kept: int) -> int:
+        """The most rows of a micro-kernel of so many vectors that leaves `kept` registers free.
+
+        >>> Limits(16, 32).rows(2, 1), Limits(4, 32, by_lane=True).rows(3, 1)
+        (14, 7)
+        """
+        free = self.vectors - kept - vectors
+        return free // (vectors + 1) if self.by_lane else (free - 1) // vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +152,7 @@ class ContractionSchedule:
 
     def check(self, limits: Limits) -> None:
         """Raise IllegalSchedule if a CPU of `limits` cannot run it."""
-        needed = self.rows * self.vectors + self.vectors + 1
+        needed = limits.needed(self.rows, self.vectors)
         if needed > limits.vectors:
             raise IllegalSchedule(f"{self.rows} x {self.vectors} accumulators need {needed} vector "
                                   f"registers, there are {limits.vectors}")
@@ -224,7 +244,7 @@ class AttentionSchedule:
 
     def check(self, limits: Limits) -> None:
         """Raise IllegalSchedule if a CPU of `limits` cannot run it."""
-        needed = self.rows * self.vectors + self.vectors + 1
+        needed = limits.needed(self.rows, self.vectors)
         if needed > limits.vectors:
             raise IllegalSchedule(f"{self.rows} x {self.vectors} accumulators need {needed} vector "
                                   f"registers, there are {limits.vectors}")

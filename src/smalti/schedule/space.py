@@ -138,7 +138,7 @@ def _direct(kernel: Kernel, e: Extents, limits: Limits, now: ContractionSchedule
     whole = -(-e.c // step) * step
     chunks = {now.chunk} if "chunk" not in vary else {now.chunk, whole} | {
         n for n in range(limits.lanes, e.c + 1, limits.lanes) if e.c % n == 0 and n % step == 0}
-    most = (limits.vectors - now.vectors - 2) // now.vectors
+    most = limits.rows(now.vectors, 1)
     micros = _micro(e, limits, now) if "micro" in vary else [(now.vectors, max(now.rows, most))]
     tiles = {(now.tile_b, now.tile_y, now.tile_x)}
     if "tile" in vary:
@@ -166,7 +166,7 @@ def _micro(e: Extents, limits: Limits, now: ContractionSchedule) -> list[tuple[i
     found = {(now.vectors, now.rows)}
     for vectors in (1, 2, 3, 4):
         if vectors == 1 or (vectors - 1) * limits.lanes < e.o:
-            found.add((vectors, (limits.vectors - vectors - 2) // vectors))
+            found.add((vectors, limits.rows(vectors, 1)))
     return sorted(found)
 
 
@@ -209,7 +209,7 @@ def _winograd(e: Extents, limits: Limits, now: ContractionSchedule,
         panels = -(-e.o // (vectors * limits.lanes))
         heights = {now.rows} if vectors == now.vectors else set()
         if "micro" in vary:
-            heights |= {(limits.vectors - 2 - vectors) // vectors, carried_rows(limits, vectors)}
+            heights |= {limits.rows(vectors, 1), carried_rows(limits, vectors)}
         taken = set(_divisors(panels)) if {"panels", "micro"} & set(vary) else {now.panels}
         shares = {False, True} if "panels" in vary else {before.shared}
         groups = {1, 2} if "panels" in vary else {before.group}
@@ -244,7 +244,7 @@ def _attentions(kernel: Kernel, limits: Limits,
                 first: AttentionSchedule) -> Iterator[AttentionSchedule]:
     queries, keys = kernel.buffer("q").shape[1], kernel.buffer("k").shape[1]
     for vectors in (1, 2, 3, 4):
-        rows = (limits.vectors - vectors - 2) // vectors
+        rows = limits.rows(vectors, 1)
         groups = -(-queries // (vectors * limits.lanes))
         for many, turns, block in product((1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (rows, rows // 2),
                                           {first.keys, *_parts(keys, 512)}):

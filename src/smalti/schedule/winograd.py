@@ -129,7 +129,7 @@ def carried_rows(limits: Limits, vectors: int) -> int:
     >>> carried_rows(Limits(16, 32), 2), carried_rows(Limits(8, 16), 2)
     (12, 4)
     """
-    return (limits.vectors - CARRIERS - vectors - 1) // vectors
+    return limits.rows(vectors, CARRIERS)
 
 
 def weights_growth(e: Extents, plain: str, size: int, folded: bool) -> int:

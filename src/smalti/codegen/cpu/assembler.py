@@ -37,7 +37,9 @@ class FeatureLevel:
 
     `lanes` are f32 of a vector register, `needs` what the CPU must have, `maker` the class of its
     assemblers. `pairs` says that it converts to bf16 and multiplies pairs of bf16 in one
-    instruction, `wide` that there are mask registers, by which any instruction leaves lanes out.
+    instruction, `wide` that there are mask registers, by which any instruction leaves lanes out,
+    `by_lane` that products take a factor from one lane of a vector, and that only loads and stores
+    have addresses.
     """
 
     name: str
@@ -47,6 +49,7 @@ class FeatureLevel:
     maker: Callable[[FeatureLevel, str], Assembler]
     pairs: bool = False
     wide: bool = False
+    by_lane: bool = False
 
     @property
     def bytes(self) -> int:
@@ -167,6 +170,10 @@ class Assembler(ABC):
         self.repeat(counter, start)
         self.place(end)
         self.loops.append((start, end))
+
+    def reachable(self, offset: int, size: int) -> bool:
+        """True if an instruction that moves `size` bytes holds `offset` in its address."""
+        return True
 
     @abstractmethod
     def repeat(self, counter: Register, start: Label) -> None:

@@ -186,15 +186,17 @@ class _DepthwiseLowering:
                  position: Register, sums: list[list[Register]], lanes: int | None) -> None:
         """Add the products with row `r` of the window to the sums of a run, or the row itself.
 
-        Multiply-adds read whole vectors of f32 by themselves; others are loaded, and widened, once
-        for all pixels that see them.
+        Multiply-adds that have addresses read whole vectors of f32 by themselves; others are
+        loaded, and widened, once for all pixels that see them.
         """
         asm, down, right = self.asm, *self.taps
         inside = [(s, p) for s, p in product(range(self.s), range(run.size))
                   if (p, s) not in run.outside]
         taps = {s: asm.load(Address(weights, (r * self.s + s) * self.level.bytes))
                 for s in sorted({s for s, _ in inside})} if weights is not None else {}
-        whole, held = lanes is None and source.dtype == "f32" and bool(taps), {}
+        whole = (lanes is None and source.dtype == "f32" and bool(taps)
+                 and not self.level.by_lane)
+        held: dict[int, Register] = {}
 
         def column(s: int, p: int) -> int:
             return p * self.stride_x + s * self.dilation_x

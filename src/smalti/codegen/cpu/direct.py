@@ -155,6 +155,8 @@ class DirectLowering:
             return None
         form = FORMATS[s.weights]
         needed = s.rows * s.vectors + registers(form, s.vectors)
+        if self.level.by_lane:
+            needed += s.rows
         return form if needed <= self.level.vectors else None
 
     def _plain(self, panel: Register, layout: ScratchLayout, tile_x: int) -> Register:

@@ -104,6 +104,9 @@ ARITHMETIC = {
     "fma": _o("mrr", "a += b * c, rounded once"),
     "fma_negative": _o("mrr", "a -= b * c, rounded once"),
     "dot_pairs": _o("mrr", "a += b0 * c0 + b1 * c1, of the two bf16 of each lane", "pairs"),
+    "fma_lane": _o("mrrr", "a += b * the lane of c that is numbered d, rounded once", "by_lane"),
+    "dot_pairs_lane": _o("mrrr", "a += b0 * c0 + b1 * c1, of the two bf16 of each lane of b, and "
+                         "of the lane of c that is numbered d", "by_lane, pairs"),
     "round": _o("wr", "a = b rounded to a whole number, ties to even"),
     "floor": _o("wr", "a = the largest whole number that is not above b"),
     "ceil": _o("wr", "a = the smallest whole number that is not below b"),

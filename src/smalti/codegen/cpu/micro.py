@@ -6,6 +6,10 @@
 lies in whole vectors (packed weights, packed queries). Convolutions, matrix products and both
 products of an attention are this loop; they differ in strides only.
 
+How `a` becomes factors is the architecture's choice. With `Spread`, an instruction repeats each of
+them in all lanes of a register (x86). With `ByLane`, products take one lane of a vector as their
+factor (AArch64): four neighbouring factors are loaded at once, along k or along the rows.
+
              b: one panel, `vectors` wide
            +--------+--------+
     a: k ->| k = 0  |        |      per k: `vectors` loads of b, `rows` spreads of a,
@@ -30,7 +34,12 @@ from smalti.graph.quantised import Format
 HALVES = {"f32": (None,), "f16": (None,), "pairs": (None,), "widened": (0, 1)}
 """What each vector of `b` is taken apart into, for each of `Micro.factors`."""
 LINE_BYTES = 64
-"""Bytes of a cache line, on every x86 CPU so far."""
+"""Bytes of a cache line, on every x86 CPU so far; where lines are longer, some are asked for
+twice."""
+FACTOR_BYTES = 4
+"""Bytes of a factor of `a`: an f32, or a pair of bf16."""
+LANE_FACTORS = 4
+"""Factors of a vector that products take by lane, of 128 bits."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,95 @@ def multiply(asm: Assembler, shape: Micro, a: Register, b: Register, loops: Sequ
             _innermost(asm, shape, a, b, loops[-1], sums, ahead)
 
 
+class Spread:
+    """Factors of `a`, each of them spread over all lanes of a register when it is wanted."""
+
+    def __init__(self, asm: Assembler, shape: Micro, a: Register, steps: int) -> None:
+        self.asm, self.shape, self.here = asm, shape, asm.copy(a)
+        self.product = "dot_pairs" if shape.factors == "pairs" else "fma"
+        self.spread = "spread" if shape.factors == "pairs" else "broadcast"
+
+    def add(self, k: int, panel: Sequence[Register], sums: Sequence[Sequence[Register]]) -> None:
+        """Add the products of step `k` of a turn to the sums; `panel` is that of `b`."""
+        shape = self.shape
+        for row in range(shape.rows):
+            at = Address(self.here, row * shape.row_bytes + k * shape.step_bytes)
+            factor = self.asm.result(self.spread, at)
+            for v in range(shape.vectors):
+                self.asm.op(self.product, sums[row][v], factor, panel[v])
+
+    def advance(self, amount: int) -> None:
+        """Go on to the next turn, so many bytes further."""
+        self.asm.advance(self.here, amount)
+
+
+class ByLane:
+    """Factors of `a`, loaded four at a time and taken lane by lane; a turn has `steps` of them.
+
+    They are neighbours along the rows where these lie side by side, else along k where that does;
+    else each is loaded by itself. A row has a pointer of its own where no instruction's offset
+    reaches from the first row to it.
+    """
+
+    def __init__(self, asm: Assembler, shape: Micro, a: Register, steps: int) -> None:
+        self.asm, self.shape, self.steps = asm, shape, steps
+        self.product = "dot_pairs_lane" if shape.factors == "pairs" else "fma_lane"
+        self.by_row = shape.row_bytes == FACTOR_BYTES and shape.rows >= LANE_FACTORS
+        self.by_step = not self.by_row and shape.step_bytes == FACTOR_BYTES
+        self.here = asm.copy(a)
+        self.pointers, self.offsets = [self.here], [0] * shape.rows
+        self.places = [self.here] * shape.rows
+        self.held: list[Register] = []
+        for row in range(1, 1 if self.by_row else shape.rows):
+            self._point(row)
+
+    def _point(self, row: int) -> None:
+        """Choose the pointer of a row."""
+        asm, shape = self.asm, self.shape
+        size = 4 * FACTOR_BYTES if self.by_step else FACTOR_BYTES
+        offset = row * shape.row_bytes
+        reached = range(offset, offset + self.steps * shape.step_bytes,
+                        LANE_FACTORS * FACTOR_BYTES if self.by_step else shape.step_bytes)
+        if all(asm.reachable(each, size) for each in reached):
+            self.offsets[row] = offset
+            return
+        self.places[row] = asm.copy(self.here)
+        asm.advance(self.places[row], offset)
+        self.pointers.append(self.places[row])
+
+    def add(self, k: int, panel: Sequence[Register], sums: Sequence[Sequence[Register]]) -> None:
+        """Add the products of step `k` of a turn to the sums; `panel` is that of `b`."""
+        asm, shape = self.asm, self.shape
+        self._load(k)
+        for row in range(shape.rows):
+            factor, lane = ((self.held[row // LANE_FACTORS], row % LANE_FACTORS) if self.by_row
+                            else (self.held[row], k % LANE_FACTORS if self.by_step else 0))
+            for v in range(shape.vectors):
+                asm.op(self.product, sums[row][v], panel[v], factor, lane)
+
+    def _load(self, k: int) -> None:
+        """Load what step `k` needs and none before it has loaded."""
+        asm, shape, at = self.asm, self.shape, k * self.shape.step_bytes
+        if self.by_row:
+            self.held = [asm.load(Address(self.here, at + FACTOR_BYTES * row),
+                                  min(LANE_FACTORS, shape.rows - row))
+                         for row in range(0, shape.rows, LANE_FACTORS)]
+        elif not self.by_step or k % LANE_FACTORS == 0:
+            count = min(LANE_FACTORS, self.steps - k) if self.by_step else 1
+            self.held = [asm.load(Address(self.places[row], self.offsets[row] + at), count)
+                         for row in range(shape.rows)]
+
+    def advance(self, amount: int) -> None:
+        """Go on to the next turn, so many bytes further."""
+        for pointer in self.pointers:
+            self.asm.advance(pointer, amount)
+
+
+def _factors(asm: Assembler, shape: Micro, a: Register, steps: int) -> Spread | ByLane:
+    """The factors of `a` as the architecture takes them, `steps` of each row a turn."""
+    return (ByLane if asm.level.by_lane else Spread)(asm, shape, a, steps)
+
+
 class _advancing:
     """A loop whose body starts with a copy of `outer`, which then moves on."""
 
@@ -106,7 +204,8 @@ def _groups(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduct
             sums: Sequence[Sequence[Register]]) -> None:
     """The innermost loop where `b` holds groups of words."""
     form, size, pairs = shape.form, asm.level.bytes, shape.factors == "pairs"
-    line, here = shape.panel_bytes, asm.copy(a)
+    line, steps = shape.panel_bytes, form.codes // (2 if pairs else 1)
+    here = _factors(asm, shape, a, steps)
     assert isinstance(loop.count, int), loop
     groups = loop.count * shape.unroll * (2 if pairs else 1) // form.group
     with asm.loop(groups):
@@ -118,26 +217,15 @@ def _groups(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduct
                     for v in range(shape.vectors)]
             ask(asm, b, line)
             for k, panel in enumerate(zip(*made)):
-                _add(asm, shape, here, k * shape.step_bytes, panel, sums)
+                here.add(k, panel, sums)
             asm.advance(b, line)
-            asm.advance(here, form.codes // (2 if pairs else 1) * shape.step_bytes)
-
-
-def _add(asm: Assembler, shape: Micro, a: Register, offset: int, panel: Sequence[Register],
-         sums: Sequence[Sequence[Register]]) -> None:
-    """Add the products of one k: `panel` of `b`, and `a` at `offset` of each row."""
-    product = "dot_pairs" if shape.factors == "pairs" else "fma"
-    spread = "spread" if shape.factors == "pairs" else "broadcast"
-    for row in range(shape.rows):
-        factor = asm.result(spread, Address(a, row * shape.row_bytes + offset))
-        for v in range(shape.vectors):
-            asm.op(product, sums[row][v], factor, panel[v])
+            here.advance(steps * shape.step_bytes)
 
 
 def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduction,
                sums: Sequence[Sequence[Register]], ahead: Register | None) -> None:
     halves, vector_bytes = HALVES[shape.factors], vector_bytes_of(asm, shape.factors)
-    here = asm.copy(a)
+    here = _factors(asm, shape, a, shape.unroll * len(halves))
     with asm.loop(loop.count):
         for line in range(shape.lines):
             asm.op("prefetch_second", Address(ahead, LINE_BYTES * line))
@@ -147,9 +235,9 @@ def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Red
             panel = [load_factor(asm, Address(b, pair * shape.panel_bytes + v * vector_bytes),
                                  shape.factors, half)
                      for v in range(shape.vectors)]
-            _add(asm, shape, here, k * shape.step_bytes, panel, sums)
+            here.add(k, panel, sums)
         asm.advance(b, shape.unroll * shape.panel_bytes)
-        asm.advance(here, loop.a_bytes)
+        here.advance(loop.a_bytes)
 
 
 def vector_bytes_of(asm: Assembler, factors: str) -> int:
