@@ -443,6 +443,7 @@ TOPICS = frozenset("""
 benchmark/arm64_kernels
 benchmark/gpu_lab
 benchmark/gpu_script
+benchmark/hybrid
 checkpoint/adapters/against_peft
 checkpoint/adapters/changes
 checkpoint/adapters/families_against_peft

@@ -160,7 +160,7 @@ def test_the_driver_keeps_the_convention_and_its_barriers(system: str, spins: in
 def test_how_each_system_sleeps(system: str, call: str) -> None:
     text = disassembly(driver(system).bytes, 0)
     assert call in text
-    assert text.count("lock xadd") == 5
+    assert text.count("lock xadd") == 6
     assert text.count("push") == text.count("pop")
     assert ("syscall" in text) == (system == "linux")
 

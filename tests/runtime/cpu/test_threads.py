@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from smalti.codegen.cpu.assembler import Code
 from smalti.codegen.cpu.block import joined
-from smalti.codegen.cpu.layout import LAUNCH, NO_BARRIER, aligned
+from smalti.codegen.cpu.layout import LAUNCH, LEFT_BITS, NO_BARRIER, PRIOR, WINDOW, aligned
 from smalti.codegen.cpu.operands import Address
 from smalti.codegen.levels import level
 from smalti.codegen.x86.driver import driver
@@ -73,6 +74,40 @@ def spin_for(rounds: int) -> Code:
     total, one = asm.general(), asm.immediate(1)
     asm.op("mov", total, Address(pointers))
     asm.op("exchange_add", Address(total), one)
+    return asm.finish()
+
+
+def beside_others(taken: int) -> Code:
+    """f(pointers, tile): pointers[1][tile] += 1, and other threads take so many tiles meanwhile."""
+    asm = level("avx2").assembler("beside_others")
+    pointers, tile = asm.argument(), asm.argument()
+    counter, each, count = asm.general(), asm.general(), asm.immediate(taken)
+    asm.op("mov", counter, Address(pointers))
+    asm.op("mov", each, Address(pointers, 8))
+    asm.op("exchange_add", Address(counter), count)
+    asm.set(count, 1)
+    asm.op("exchange_add", Address(each, 0, tile, 8), count)
+    return asm.finish()
+
+
+def slow_first() -> Code:
+    """f(pointers, tile, scratch, thread): pointers[1][tile] += 1; *pointers[0] += 1 for thread 0,
+    after much more time than other threads take."""
+    asm = level("avx2").assembler("slow_first")
+    pointers, tile, _, thread = (asm.argument() for _ in range(4))
+    total, each, one, fast = asm.general(), asm.general(), asm.immediate(1), asm.label()
+    asm.op("mov", each, Address(pointers, 8))
+    asm.op("exchange_add", Address(each, 0, tile, 8), one)
+    asm.op("compare_immediate", thread, 0)
+    asm.jump("not_equal", fast)
+    with asm.loop(20_000):
+        asm.op("pause")
+    asm.op("mov", total, Address(pointers))
+    asm.set(one, 1)
+    asm.op("exchange_add", Address(total), one)
+    asm.place(fast)
+    with asm.loop(100):
+        asm.op("pause")
     return asm.finish()
 
 
@@ -309,3 +344,58 @@ def test_a_context_checks_its_arrays() -> None:
         context(np.zeros(3), 1)
     with pytest.raises(ValueError, match="uint64"):
         context(aligned(3, LAUNCH), 1, stamps=np.zeros(3))
+
+
+def left_at(threads: int, taken: int, tiles: int, before: int = 0) -> list[int]:
+    """For each of some launches how far they are when thread 1 of `threads` leaves it, while the
+    others take `taken` tiles in the time of one of its own; `before` of them left already."""
+    launches = 30
+    bench = Bench(beside_others(taken), launches, tiles, threads)
+    pointers = np.stack([bench.counters.ctypes.data + 8 * np.arange(launches),
+                         np.full(launches, bench.each.ctypes.data)], 1).astype(np.uint64)
+    bench.table["pointers"] = pointers.ctypes.data + 16 * np.arange(launches)
+    bench.table["flags"] = NO_BARRIER
+    bench.counters[:] = before << LEFT_BITS
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)(bench.driver)(
+        bench.state.ctypes.data, 1)
+    return [int(counter) % 2**LEFT_BITS for counter in bench.counters]
+
+
+def left_by_rule(threads: int, taken: int, tiles: int) -> list[int]:
+    """The same by the pseudo code of the driver."""
+    mine, every, ends = PRIOR, PRIOR * threads, []
+    for _ in range(30):
+        counter, tile = 0, None
+        while True:
+            here = min(counter, tiles)
+            left = tiles - here
+            if tile is not None and (left or mine * (here - tile) > every):
+                mine, every = mine + 1, every + here - tile
+                if mine >= WINDOW:
+                    mine, every = mine // 2, every // 2
+            if not left or mine * (left + threads + 1) < every:
+                break
+            tile, counter = counter, counter + 1 + taken
+        ends.append(counter)
+    return ends
+
+
+@pytest.mark.parametrize("threads, taken, tiles", [
+    (4, 3, 50), (4, 12, 45), (4, 40, 500), (8, 30, 100), (2, 9, 12), (16, 40, 60)])
+def test_a_slow_thread_leaves_the_last_tiles_to_the_others(
+        threads: int, taken: int, tiles: int) -> None:
+    found = left_at(threads, taken, tiles)
+    assert found == left_by_rule(threads, taken, tiles)
+    slow = taken >= threads  # else it is as fast as the others
+    assert (found[-1] < tiles) == slow
+    if slow:  # it takes no tile for which the others would wait more than for one of theirs
+        assert tiles - found[-1] <= taken
+    assert min(left_at(threads, taken, tiles, before=threads - 1)) >= tiles  # nobody is left
+
+
+def test_every_tile_is_computed_whoever_is_slow() -> None:
+    launches, tiles = 300, 24
+    bench = Bench(slow_first(), launches, tiles, 3)
+    bench.run(workers(3))
+    assert bench.each.tolist() == [launches] * tiles
+    assert bench.total[0] < launches  # it learns that a tile takes it as long as others all

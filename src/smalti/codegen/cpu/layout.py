@@ -14,6 +14,13 @@ import numpy as np
 NO_BARRIER = 1
 """Flag of a launch: the next one needs nothing of it, so no thread waits for the others."""
 
+LEFT_BITS = 32
+"""Bits of a counter of tiles that hold the number of the next one."""
+PRIOR, WINDOW = 4, 64
+"""Tiles that a thread is taken to have done at the speed of all others before a run, and those from
+which on what is known of its speed counts half. By the simulation of bench/hybrid.py numbers of
+half and of twice this do as well: fewer make estimates jump, more are slow to follow."""
+
 CACHE_LINE_BYTES = 64
 """Bytes of a cache line, on every x86 CPU so far."""
 
@@ -28,7 +35,8 @@ LAUNCH = _record([
     ("function", 0),   # address of the kernel's code: f(pointers, tile, scratch, thread)
     ("pointers", 8),   # address of an array of buffer addresses, the kernel's first argument
     ("tiles", 16),     # how many tiles there are; the kernel is called once for each
-    ("counter", 24),   # address of the next tile's number; 0 before each run
+    ("counter", 24),   # address of the next tile's number, before each run that of the first tile;
+                       # above `LEFT_BITS` bits, how many threads have left the launch early
     ("flags", 32),     # NO_BARRIER or 0
 ], 40)
 

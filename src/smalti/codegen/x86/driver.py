@@ -1,11 +1,22 @@
 """The code that speaks the platform's calling convention: the driver of a run, and `cpuid`.
 
 Each worker thread makes one native call a run, `driver(context, thread)`. It goes through the
-launch table; for each launch, threads take tiles from a shared counter until there are none, then
-wait at a barrier:
+launch table; for each launch, threads take tiles from a shared counter until there are none, or
+until what is left is done sooner without them, then wait at a barrier:
 
+    mine, all = PRIOR, PRIOR * threads
     for launch in launches[first:last]:
-        while (tile := fetch_and_add(launch.counter, 1)) < launch.tiles:
+        while threads:
+            taken = min(launch.counter.low, launch.tiles)
+            left = launch.tiles - taken
+            if this thread has done a tile of the launch
+                    and (left or mine * (taken - tile) > all):
+                mine += 1; all += taken - tile
+                if mine >= WINDOW: mine /= 2; all /= 2
+            if left == 0: break
+            if threads > 1 and mine * (left + threads + 1) < all:
+                if fetch_and_add(launch.counter.high, 1) + 1 < threads: break
+            if (tile := fetch_and_add(launch.counter.low, 1)) >= launch.tiles: break
             launch.function(launch.pointers, tile, scratch + thread * scratch_bytes, thread)
         barrier: leave if it says stopped
 
@@ -17,6 +28,16 @@ wait at a barrier:
         else:
             look `spins` times for generation != seen, then
             sleepers += 1; while generation == seen: wait for generation; sleepers -= 1
+
+Cores need not be equally fast: there are cores for efficiency, and cores that other programs keep
+busy. While a thread computes a tile, `taken - tile` are taken by all; if all were as fast, that
+would be `threads`. (If there are none left then, more could have been: that counts only if it is
+more than was expected.) So `all / mine` is the time that a tile takes this thread, in units of the
+time in which all threads together do one, and a thread of average speed needs `threads` units. The
+others need `left` for what is left, and then wait for this thread's tile, if that is the longest. A
+thread does not take a tile which it would be done with later than the others with all that is left
+and one more of their tiles: all / mine > left + threads + 1. The last thread never leaves, so that
+every tile is computed, whatever the estimates are. (`bench/hybrid.py` has what this gains.)
 
 No wake-up is lost: a thread counts itself as a sleeper before the system compares the generation
 with what it saw, and the last to arrive moves the generation before it looks for sleepers; both
@@ -34,7 +55,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from smalti.codegen.cpu.assembler import Code
-from smalti.codegen.cpu.layout import CONTEXT, LAUNCH, NO_BARRIER, offset
+from smalti.codegen.cpu.layout import (
+    CONTEXT,
+    LAUNCH,
+    LEFT_BITS,
+    NO_BARRIER,
+    PRIOR,
+    WINDOW,
+    offset,
+)
 from smalti.codegen.cpu.operands import Address, Label, Register
 from smalti.codegen.x86.assembler import X86Assembler
 from smalti.codegen.x86.encoding import encode
@@ -43,9 +72,11 @@ from smalti.codegen.x86.levels import LEVELS
 from smalti.errors import DeviceError
 
 HOME_BYTES = 32  # Win64: room that a caller leaves for the four register arguments
-SLOTS = ("context", "thread", "launch", "left", "scratch", "stamp", "seen")
+SLOTS = ("context", "thread", "launch", "left", "scratch", "stamp", "seen", "tile", "mine", "all")
 XMM_BYTES = 16
 """Bytes of each vector register that the Win64 convention wants kept."""
+NO_TILE = -1
+"""The number of the tile of a thread that has done none of a launch."""
 STAMP_BYTES = 8
 """Bytes of a time stamp (`rdtsc`) in the table of times."""
 
@@ -148,13 +179,18 @@ def driver(system: str) -> Code:
     asm.jump("equal", leave)
 
     asm.place(launch)
+    asm.give(asm["RAX"], NO_TILE)
+    asm.op("mov_store", asm.slot("tile"), asm["RAX"])
     asm.place(tile)
     asm.op("mov", asm["RBX"], asm.slot("launch"))
     asm.op("mov", asm["RCX"], _launch(asm, "counter"))
+    _leave_if_slow(asm, done)
     asm.give(asm["RSI"], 1)
     asm.op("exchange_add", Address(asm["RCX"]), asm["RSI"])
+    asm.op("mov32", asm["RSI"], asm["RSI"])
     asm.op("compare", asm["RSI"], _launch(asm, "tiles"))
     asm.jump("above_equal", done)
+    asm.op("mov_store", asm.slot("tile"), asm["RSI"])
     asm.op("mov", asm["RDI"], _launch(asm, "pointers"))
     asm.op("mov", asm["RDX"], asm.slot("scratch"))
     asm.op("mov", asm["RCX"], asm.slot("thread"))
@@ -187,6 +223,64 @@ def driver(system: str) -> Code:
     return asm.finish()
 
 
+def _leave_if_slow(asm: _DriverAssembler, done: Label) -> None:
+    """Jump to `done` if no tiles are left, or if others are done with them sooner; the launch is at
+    rbx, its counter at rcx."""
+    taken, left, threads = asm["RSI"], asm["RDI"], asm["R8"]
+    mine, every = asm["RDX"], asm["R9"]
+    some, counts, counted, decide, alone = (asm.label() for _ in range(5))
+    asm.op("mov", threads, asm.slot("context"))
+    asm.op("mov", threads, Address(threads, offset(CONTEXT, "threads")))
+    asm.op("compare_immediate", threads, 1)
+    asm.jump("equal", alone)
+    asm.op("mov32", taken, Address(asm["RCX"]))
+    asm.op("mov", left, _launch(asm, "tiles"))
+    asm.op("compare", taken, left)
+    asm.jump("below", some)
+    asm.op("mov", taken, left)
+    asm.place(some)
+    asm.op("isub", left, taken)
+
+    asm.op("mov", mine, asm.slot("mine"))
+    asm.op("mov", every, asm.slot("all"))
+    asm.op("mov", asm["RAX"], asm.slot("tile"))
+    asm.op("compare_immediate", asm["RAX"], NO_TILE)
+    asm.jump("equal", decide)
+    asm.op("isub", taken, asm["RAX"])
+    asm.op("compare_immediate", left, 0)
+    asm.jump("not_equal", counts)
+    asm.op("mov", asm["RAX"], taken)
+    asm.op("imul", asm["RAX"], mine)
+    asm.op("compare", every, asm["RAX"])
+    asm.jump("above_equal", decide)
+    asm.place(counts)
+    asm.op("iadd", every, taken)
+    asm.op("iadd_immediate", mine, 1)
+    asm.op("compare_immediate", mine, WINDOW)
+    asm.jump("below", counted)
+    asm.op("shift_right", mine, 1)
+    asm.op("shift_right", every, 1)
+    asm.place(counted)
+    asm.op("mov_store", asm.slot("mine"), mine)
+    asm.op("mov_store", asm.slot("all"), every)
+
+    asm.place(decide)
+    asm.op("compare_immediate", left, 0)
+    asm.jump("equal", done)
+    asm.op("iadd", left, threads)
+    asm.op("iadd_immediate", left, 1)
+    asm.op("imul", left, mine)
+    asm.op("compare", left, every)
+    asm.jump("above_equal", alone)
+    asm.give(asm["RAX"], 1 << LEFT_BITS)
+    asm.op("exchange_add", Address(asm["RCX"]), asm["RAX"])
+    asm.op("shift_right", asm["RAX"], LEFT_BITS)
+    asm.op("iadd_immediate", asm["RAX"], 1)
+    asm.op("compare", asm["RAX"], threads)
+    asm.jump("below", done)
+    asm.place(alone)
+
+
 def _launch(asm: _DriverAssembler, field: str) -> Address:
     """A field of the current launch; its record is at rbx."""
     return Address(asm["RBX"], offset(LAUNCH, field))
@@ -214,6 +308,10 @@ def _prepare(asm: _DriverAssembler) -> None:
     asm.op("imul_immediate", rax, rax, LAUNCH.itemsize)
     asm.op("iadd", rax, _context(asm, "launches"))
     asm.op("mov_store", asm.slot("launch"), rax)
+    asm.give(rax, PRIOR)
+    asm.op("mov_store", asm.slot("mine"), rax)
+    asm.op("imul", rax, _context(asm, "threads"))
+    asm.op("mov_store", asm.slot("all"), rax)
     asm.op("mov", rax, _context(asm, "stamps"))
     asm.op("mov_store", asm.slot("stamp"), rax)
     _stamp_of_first(asm)
