@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from smalti.codegen.arm64.levels import LEVELS as ARM64_LEVELS
 from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.codegen.x86.levels import LEVELS as X86_LEVELS
 from smalti.errors import InputError
 
-LEVELS: dict[str, FeatureLevel] = {**X86_LEVELS}
+LEVELS: dict[str, FeatureLevel] = {**X86_LEVELS, **ARM64_LEVELS}
 
 
 def level(name: str) -> FeatureLevel:

@@ -105,8 +105,8 @@ def test_labels_are_distances() -> None:
     counter = Register("g", 0)
     lines = [CodeLine("label", target=start),
              CodeLine("subs", form("subs.x.immediate"), (counter, counter, 1)),
-             CodeLine("jump", form("b.condition"), (1, start)),
-             CodeLine("jump", form("cbz.x"), (counter, end)),
+             CodeLine("jump", form("b.condition"), (1,), target=start),
+             CodeLine("jump", form("cbz.x"), (counter,), target=end),
              CodeLine("nop", form("nop")),
              CodeLine("label", target=end), CodeLine("return", form("ret"), (Register("g", 30),))]
     listing = disassembly(bytes(16) + encode(lines, 16), 16)

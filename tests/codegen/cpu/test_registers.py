@@ -175,7 +175,7 @@ def test_a_fused_multiply_add_on_three_spilled_registers(name: str) -> None:
 
 
 def test_arguments_survive_any_pressure() -> None:
-    asm = level("avx2").assembler("arguments")
+    asm = level(LEVELS[0]).assembler("arguments")
     table, tile, scratch = asm.argument(), asm.argument(), asm.argument()
     many = [asm.immediate(i) for i in range(40)]
     total = asm.immediate(0)

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 
 from smalti.codegen.arm64.forms import Form, form, read
-from smalti.codegen.cpu.operands import Address, CodeLine, Label, Register
+from smalti.codegen.cpu.operands import CodeLine, Label, Operand, Register
 from smalti.errors import VerificationError
 
 INSTRUCTION_BYTES = 4
@@ -29,7 +29,9 @@ def word(name: str, *values: int) -> int:
 
 
 def encode(lines: Sequence[CodeLine], ip: int = 0) -> bytes:
-    """Machine code of `lines`, which stand `ip` bytes behind the pool of constants.
+    """Machine code of `lines`, which stand `ip` bytes behind the beginning of the constants.
+
+    The label that a line jumps to is the last operand of its form, and is in its `target`.
 
     Raises VerificationError for lines that cannot be.
     """
@@ -46,22 +48,21 @@ def encode(lines: Sequence[CodeLine], ip: int = 0) -> bytes:
     for line in lines:
         if line.row is not None:
             assert isinstance(line.row, Form), line
-            words.append(line.row.word([_number(o, at, places) for o in line.operands]))
+            values = [_number(operand, at) for operand in line.operands]
+            if line.target is not None:
+                if line.target not in places:
+                    raise VerificationError(f"label {line.target.number} is placed nowhere")
+                values.append(places[line.target] - at)
+            words.append(line.row.word(values))
             at += INSTRUCTION_BYTES
     return struct.pack(f"<{len(words)}I", *words)
 
 
-def _number(operand: Register | Address | Label | int, at: int, places: dict[Label, int]) -> int:
-    """An operand as a number: a constant in the pool and a label are distances from here."""
+def _number(operand: Operand, at: int) -> int:
+    """An operand as a number; that of a constant in the pool is the distance from here."""
     if isinstance(operand, int):
         return operand
-    if isinstance(operand, Register):
-        return operand.number
-    if isinstance(operand, Address):
-        return operand.offset - at
-    if operand not in places:
-        raise VerificationError(f"label {operand.number} is placed nowhere")
-    return places[operand] - at
+    return operand.number if isinstance(operand, Register) else operand.offset - at
 
 
 def disassembly(code: bytes, entry: int) -> str:

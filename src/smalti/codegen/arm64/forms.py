@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from smalti.codegen.arm64.instructions import CONDITIONS, SETS, TABLES
+from smalti.codegen.cpu.instructions import InstructionRow
 from smalti.errors import VerificationError
 
 Part = tuple[int, int, int]
@@ -68,12 +69,10 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Form:
-    """A form of an instruction: `use` has a letter an operand ("w" written, "m" read and written,
-    "r" read), `feature` is what a CPU needs for it."""
+class Form(InstructionRow):
+    """A form of an instruction; `feature` is what a CPU needs for it."""
 
     name: str
-    use: str
     feature: str
     fixed: int
     mask: int
@@ -240,7 +239,7 @@ def _form(name: str, assembly: str, bits: str, feature: str) -> Form:
         end = match.end()
     fixed = int("".join(b if b in "01" else "0" for b in bits), 2)
     mask = int("".join("1" if b in "01" else "0" for b in bits), 2)
-    return Form(name, "".join(f.use for f in fields), feature, fixed, mask, tuple(fields),
+    return Form("".join(f.use for f in fields), name, feature, fixed, mask, tuple(fields),
                 (*pieces, assembly[end:]))
 
 

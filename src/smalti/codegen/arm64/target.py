@@ -1,9 +1,9 @@
-"""AArch64 as the compiler sees it: its encoder is here, no kernel is lowered to it."""
+"""AArch64 as the compiler sees it: a target for each feature level."""
 
 from __future__ import annotations
 
 from smalti.codegen.arm64.encoder import disassembly
-from smalti.codegen.target import Target
+from smalti.codegen.arm64.levels import LEVELS
+from smalti.codegen.cpu.target import target_of
 
-__all__ = ["TARGETS", "disassembly"]
-TARGETS: tuple[Target, ...] = ()
+TARGETS = tuple(target_of(level, disassembly) for level in LEVELS.values())
