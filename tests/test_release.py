@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from types import ModuleType
 import pytest
 
 import smalti
+from smalti.cli.serve import serve
 
 ROOT = Path(__file__).resolve().parent.parent
 EPOCH = 1_700_000_000
@@ -79,6 +81,22 @@ def test_the_build_system_is_one_version_which_the_tests_use() -> None:
     wanted, = project["build-system"]["requires"]
     assert "==" in wanted and "*" not in wanted
     assert wanted in project["project"]["optional-dependencies"]["test"]
+
+
+def test_the_image_is_given_all_that_a_wheel_is_made_of() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    needed = {"src", "pyproject.toml", project["project"]["readme"],
+              *project["project"]["license-files"]}
+    told = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {line.removeprefix("!") for line in told if line.startswith("!")} == needed
+
+
+def test_the_image_runs_commands_that_there_are() -> None:
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    (command, *words), = (json.loads(line.removeprefix("CMD ")) for line in text.splitlines()
+                          if line.startswith("CMD "))
+    known = {name for option in serve.params for name in option.opts}
+    assert command == "serve" and {word for word in words if word.startswith("--")} <= known
 
 
 def copied(target: Path, mode: int, backwards: bool, moment: int) -> Path:
