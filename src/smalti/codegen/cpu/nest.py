@@ -58,17 +58,17 @@ class LoopAxis:
 
 @dataclass(frozen=True)
 class Sink:
-    """Where results go: the stream, and lanes to write behind a partial vector.
+    """Where results go: the stream, and what is written behind them.
 
-    A partial vector of n lanes is stored as `padded(n)` lanes with zeros behind.
+    Where n results lie along the vector axis, zeros are stored behind them up to `padded(n)`.
     """
 
     stream: AccessStream
     pad_to: int = 1
 
-    def padded(self, lanes: int) -> int:
-        """`lanes` rounded up to whole `pad_to`."""
-        return -(-lanes // self.pad_to) * self.pad_to
+    def padded(self, count: int) -> int:
+        """`count` rounded up to whole `pad_to`."""
+        return -(-count // self.pad_to) * self.pad_to
 
 
 def stream_of(asm: Assembler, access: Access, pointers: Mapping[str, Register],
@@ -229,8 +229,11 @@ class Nest:
                 advance(unroll)
         for i in range(left):
             here.emit(target, i, None)
+        behind = sink.padded(full * lanes + tail) - full * lanes
         if tail:
-            here.emit(target, left, tail)
+            here.emit(target, left, tail, min(behind, lanes))
+        for place in range(lanes if tail else 0, behind, lanes):
+            here.clear(target, left + place // lanes, min(behind - place, lanes))
 
 
 class _Turned:
@@ -284,22 +287,29 @@ class _Point:
     sink: Sink
     out_step: int
 
-    def emit(self, target: Register, i: int, lanes: int | None) -> None:
-        """Evaluate and store vector `i`; only `lanes` of it when it is the last."""
+    def clear(self, target: Register, i: int, lanes: int) -> None:
+        """Store zeros in the first `lanes` lanes of vector `i`."""
+        asm, stream = self.nest.asm, self.sink.stream
+        at = Address(target, i * asm.level.lanes * self.out_step)
+        elements.store(asm, stream.dtype, at, asm.zero(), lanes)
+
+    def emit(self, target: Register, i: int, lanes: int | None,
+             stored: int | None = None) -> None:
+        """Evaluate and store vector `i`; only `lanes` of it when it is the last, with zeros up to
+        `stored` behind them."""
         asm, nest = self.nest.asm, self.nest
         width = asm.level.lanes
         source = self._copied(nest.value)
         if source is not None:
             held = lanes or width
             elements.copy_bf16(asm, self._address(source, i), Address(target, 2 * i * width), held,
-                               self.sink.padded(held) if lanes else width)
+                               stored or width)
             return
         if nest.value is None:
             value = asm.zero()
         else:
             value = evaluate(asm, nest.value, lambda load: self._load(load, i, lanes), {})
-        stored = None if lanes is None else self.sink.padded(lanes)
-        if stored is not None and stored > lanes:
+        if stored is not None and lanes is not None and stored > lanes:
             bits = [-1] * lanes + [0] * (width - lanes)
             value = asm.result("and", value, asm.integers(bits))
         at = Address(target, i * width * self.out_step)
