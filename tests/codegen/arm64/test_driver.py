@@ -13,6 +13,7 @@ import threading
 
 import numpy as np
 import pytest
+from slow_threads import LAUNCHES, SPEEDS, left_by_rule
 
 from smalti.codegen.arm64.driver import (
     CALL_NUMBER,
@@ -33,7 +34,7 @@ from smalti.codegen.arm64.driver import (
 from smalti.codegen.arm64.encoder import disassembly
 from smalti.codegen.cpu.assembler import Code
 from smalti.codegen.cpu.block import joined
-from smalti.codegen.cpu.layout import CONTEXT, LAUNCH, aligned
+from smalti.codegen.cpu.layout import CONTEXT, LAUNCH, LEFT_BITS, NO_BARRIER, aligned
 from smalti.errors import DeviceError
 from smalti.runtime.cpu.adapter import cpu
 from smalti.runtime.cpu.architecture import architecture
@@ -61,8 +62,8 @@ def test_a_driver_keeps_to_the_convention(system: str, atomics: bool) -> None:
     assert found[-2:] == [f"add sp, sp, #{FRAME_BYTES}", "ret x30"]
     assert ("svc #0" in found) == (system == "linux")
     assert text.count("blr") == (1 if system == "linux" else 3)
-    assert text.count("ldadd") == (4 if atomics else 0)
-    assert text.count("stxr") + text.count("stlxr") == (0 if atomics else 4)
+    assert text.count("ldadd") == (5 if atomics else 0)
+    assert text.count("stxr") + text.count("stlxr") == (0 if atomics else 5)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -73,7 +74,7 @@ def test_where_order_matters(system: str) -> None:
     counted = [i for i, line in enumerate(found) if line.startswith("ldaddal")]
     assert found[counted[1] + 1] == "dmb ish"  # before `generation` is read again
     assert sum(line.startswith("ldar") for line in found) == 2
-    assert sum(line.startswith("ldadd x") for line in found) == 1  # the counter of tiles
+    assert sum(line.startswith("ldadd x") for line in found) == 2  # the counter of tiles
     stamps = [i for i, line in enumerate(found) if "cntvct_el0" in line]
     assert stamps and all(found[i - 1] == "isb" for i in stamps)
 
@@ -213,3 +214,36 @@ def test_the_driver_runs(system: str, atomics: bool, spins: int) -> None:
     assert lost[0] == 0, f"{lost[0]} registers were not given back"
     assert state["generation"][0] == launches and state["sleepers"][0] == 0
     assert (np.diff(stamps.astype(np.int64)) >= 0).all() and stamps[-1] > stamps[0]
+
+
+def beside_others(taken: int) -> Code:
+    """f(pointers): *pointers[0] += taken: other threads take so many tiles meanwhile."""
+    asm = _DriverAssembler("beside_others", "linux", False)
+    asm.op("ldr.x", 4, 0, 0)
+    asm.give(5, taken)
+    asm.fetch_add(6, 4, 5)
+    return asm.finish()
+
+
+@pytest.mark.parametrize("atomics", [True, False])
+@pytest.mark.parametrize("threads, taken, tiles", SPEEDS)
+def test_a_slow_thread_leaves_the_last_tiles_to_the_others(
+        threads: int, taken: int, tiles: int, atomics: bool) -> None:
+    if architecture() != "arm64" or atomics > ("atomics" in cpu().features):
+        return
+    block, places = joined([driver("linux", atomics), beside_others(taken)])
+    executable = Executable(block)
+    entry, function = (executable.address + place for place in places)
+    counters = np.zeros(LAUNCHES, np.uint64)
+    pointers = np.array(counters.ctypes.data + 8 * np.arange(LAUNCHES), np.uint64)
+    table, state = aligned(LAUNCHES, LAUNCH), aligned(1, CONTEXT)
+    table["function"], table["tiles"], table["flags"] = function, tiles, NO_BARRIER
+    table["pointers"] = pointers.ctypes.data + 8 * np.arange(LAUNCHES)
+    table["counter"] = pointers
+    state["launches"], state["last"], state["threads"] = table.ctypes.data, LAUNCHES, threads
+    run = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64)(entry)
+    run(state.ctypes.data, 1)
+    assert (counters % 2**LEFT_BITS).tolist() == left_by_rule(threads, taken, tiles)
+    counters[:] = threads - 1 << LEFT_BITS
+    run(state.ctypes.data, 1)
+    assert (counters % 2**LEFT_BITS >= tiles).all()  # nobody else is left

@@ -12,10 +12,11 @@ import time
 
 import numpy as np
 import pytest
+from slow_threads import LAUNCHES, SPEEDS, left_by_rule
 
 from smalti.codegen.cpu.assembler import Code
 from smalti.codegen.cpu.block import joined
-from smalti.codegen.cpu.layout import LAUNCH, LEFT_BITS, NO_BARRIER, PRIOR, WINDOW, aligned
+from smalti.codegen.cpu.layout import LAUNCH, LEFT_BITS, NO_BARRIER, aligned
 from smalti.codegen.cpu.operands import Address
 from smalti.codegen.levels import level
 from smalti.codegen.x86.driver import driver
@@ -349,7 +350,7 @@ def test_a_context_checks_its_arrays() -> None:
 def left_at(threads: int, taken: int, tiles: int, before: int = 0) -> list[int]:
     """For each of some launches how far they are when thread 1 of `threads` leaves it, while the
     others take `taken` tiles in the time of one of its own; `before` of them left already."""
-    launches = 30
+    launches = LAUNCHES
     bench = Bench(beside_others(taken), launches, tiles, threads)
     pointers = np.stack([bench.counters.ctypes.data + 8 * np.arange(launches),
                          np.full(launches, bench.each.ctypes.data)], 1).astype(np.uint64)
@@ -361,27 +362,7 @@ def left_at(threads: int, taken: int, tiles: int, before: int = 0) -> list[int]:
     return [int(counter) % 2**LEFT_BITS for counter in bench.counters]
 
 
-def left_by_rule(threads: int, taken: int, tiles: int) -> list[int]:
-    """The same by the pseudo code of the driver."""
-    mine, every, ends = PRIOR, PRIOR * threads, []
-    for _ in range(30):
-        counter, tile = 0, None
-        while True:
-            here = min(counter, tiles)
-            left = tiles - here
-            if tile is not None and (left or mine * (here - tile) > every):
-                mine, every = mine + 1, every + here - tile
-                if mine >= WINDOW:
-                    mine, every = mine // 2, every // 2
-            if not left or mine * (left + threads + 1) < every:
-                break
-            tile, counter = counter, counter + 1 + taken
-        ends.append(counter)
-    return ends
-
-
-@pytest.mark.parametrize("threads, taken, tiles", [
-    (4, 3, 50), (4, 12, 45), (4, 40, 500), (8, 30, 100), (2, 9, 12), (16, 40, 60)])
+@pytest.mark.parametrize("threads, taken, tiles", SPEEDS)
 def test_a_slow_thread_leaves_the_last_tiles_to_the_others(
         threads: int, taken: int, tiles: int) -> None:
     found = left_at(threads, taken, tiles)

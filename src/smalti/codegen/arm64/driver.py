@@ -2,11 +2,14 @@
 ask the CPU or maintain its caches.
 
 The driver does what that of x86 does (see `codegen/x86/driver.py`, which has it in pseudo code): it
-goes through the launch table, threads take tiles from a shared counter, and wait for each other at
-a barrier. What differs is that an x86 CPU lets other cores see writes in the order of the program,
-and reads do not overtake each other; AArch64 promises neither. So it is said where order matters:
+goes through the launch table, threads take tiles from a shared counter, slow ones leave the last
+tiles to others, and all wait for each other at a barrier. What differs is that an x86 CPU lets
+other cores see writes in the order of the program, and reads do not overtake each other; AArch64
+promises neither. So it is said where order matters:
 
-* The counter of tiles is taken without order: nothing but the number itself passes between threads.
+* The counter of tiles is read and taken without order: nothing but the number itself passes between
+  threads. What is read may be old, which only makes a thread stay; that the last thread stays
+  follows from the additions, which are one after the other.
 * `arrivals` is counted with acquire and release: what a thread's kernels wrote comes before it, and
   the last to arrive, having read what all others left there, sees all of it.
 * `generation` is moved with release, behind `arrivals = 0`, `stopped` and the time stamp, and read
@@ -34,7 +37,15 @@ import struct
 from smalti.codegen.arm64.encoder import INSTRUCTION_BYTES, word
 from smalti.codegen.arm64.instructions import CONDITIONS
 from smalti.codegen.cpu.assembler import Code
-from smalti.codegen.cpu.layout import CONTEXT, LAUNCH, NO_BARRIER, offset
+from smalti.codegen.cpu.layout import (
+    CONTEXT,
+    LAUNCH,
+    LEFT_BITS,
+    NO_BARRIER,
+    PRIOR,
+    WINDOW,
+    offset,
+)
 from smalti.codegen.cpu.operands import Label
 from smalti.errors import DeviceError
 
@@ -46,7 +57,7 @@ SAVED = tuple(range(19, 31))
 """General registers that a function gives back."""
 SAVED_VECTORS = tuple(range(8, 16))
 """Vector registers whose lower 64 bits a function gives back."""
-SLOTS = ("context", "thread", "launch", "left", "scratch", "stamp", "seen")
+SLOTS = ("context", "thread", "launch", "left", "scratch", "stamp", "seen", "tile", "mine", "all")
 SLOTS_AT = 8 * (len(SAVED) + len(SAVED_VECTORS))
 FRAME_BYTES = SLOTS_AT + 8 * len(SLOTS) + -(SLOTS_AT + 8 * len(SLOTS)) % 16
 """Bytes of the frame: the stack pointer stays a multiple of 16."""
@@ -177,25 +188,31 @@ def driver(system: str, atomics: bool) -> Code:
     asm = _DriverAssembler("driver", system, atomics)
     asm.enter()
     _prepare(asm)
-    launch, done = asm.label(), asm.label()
+    launch, tile, done = asm.label(), asm.label(), asm.label()
     barrier, following, leave = asm.label(), asm.label(), asm.label()
     asm.get(10, "left")
     asm.op("cbz.x", 10, leave)
 
     asm.place(launch)
+    asm.op("movn.x", 10, 0, 0)
+    asm.keep("tile", 10)
+    asm.place(tile)
     asm.get(BASE, "launch")
     asm.launch(10, "counter")
+    _leave_if_slow(asm, done)
     asm.give(11, 1)
     asm.fetch_add(1, 10, 11, ordered=False)
+    asm.op("ubfm.x", 1, 1, 0, LEFT_BITS - 1)
     asm.launch(12, "tiles")
     asm.op("cmp.x", 1, 12)
     asm.jump("hs", done)
+    asm.keep("tile", 1)
     asm.launch(0, "pointers")
     asm.get(2, "scratch")
     asm.get(3, "thread")
     asm.launch(12, "function")
     asm.op("blr", 12)
-    asm.op("b", launch)
+    asm.op("b", tile)
 
     asm.place(done)
     asm.launch(10, "flags")
@@ -221,6 +238,62 @@ def driver(system: str, atomics: bool) -> Code:
     return asm.finish()
 
 
+def _leave_if_slow(asm: _DriverAssembler, done: Label) -> None:
+    """Jump to `done` if no tiles are left, or if others are done with them sooner; the launch is at
+    `BASE`, its counter at x10, which both stay. A thread that has done no tile of the launch has -1
+    for one."""
+    taken, left, mine, every, threads, number = 1, 2, 3, 4, 5, 6
+    some, counts, counted, decide, alone = (asm.label() for _ in range(5))
+    asm.get(threads, "context")
+    asm.op("ldr.x", threads, threads, offset(CONTEXT, "threads"))
+    asm.op("cmp.x.immediate", threads, 1)
+    asm.jump("eq", alone)
+    asm.op("ldr.x", taken, 10, 0)
+    asm.op("ubfm.x", taken, taken, 0, LEFT_BITS - 1)
+    asm.launch(left, "tiles")
+    asm.op("cmp.x", taken, left)
+    asm.jump("lo", some)
+    asm.op("mov.x", taken, left)
+    asm.place(some)
+    asm.op("sub.x", left, left, taken)
+
+    asm.get(mine, "mine")
+    asm.get(every, "all")
+    asm.get(number, "tile")
+    asm.op("cmp.x.immediate", number, 0)
+    asm.jump("lt", decide)
+    asm.op("sub.x", taken, taken, number)
+    asm.op("cbnz.x", left, counts)
+    asm.op("mul.x", number, taken, mine)
+    asm.op("cmp.x", number, every)
+    asm.jump("ls", decide)
+    asm.place(counts)
+    asm.op("add.x", every, every, taken)
+    asm.op("add.x.immediate", mine, mine, 1)
+    asm.op("cmp.x.immediate", mine, WINDOW)
+    asm.jump("lo", counted)
+    asm.op("lsr.x.immediate", mine, mine, 1)
+    asm.op("lsr.x.immediate", every, every, 1)
+    asm.place(counted)
+    asm.keep("mine", mine)
+    asm.keep("all", every)
+
+    asm.place(decide)
+    asm.op("cbz.x", left, done)
+    asm.op("add.x", left, left, threads)
+    asm.op("add.x.immediate", left, left, 1)
+    asm.op("mul.x", left, left, mine)
+    asm.op("cmp.x", left, every)
+    asm.jump("hs", alone)
+    asm.give(11, 1 << LEFT_BITS)
+    asm.fetch_add(number, 10, 11, ordered=False)
+    asm.op("lsr.x.immediate", number, number, LEFT_BITS)
+    asm.op("add.x.immediate", number, number, 1)
+    asm.op("cmp.x", number, threads)
+    asm.jump("lo", done)
+    asm.place(alone)
+
+
 def _prepare(asm: _DriverAssembler) -> None:
     """Fill the frame from the context, which is in x0, and the number of the thread, in x1; thread
     0 notes the time."""
@@ -240,6 +313,11 @@ def _prepare(asm: _DriverAssembler) -> None:
     asm.give(12, LAUNCH.itemsize)
     asm.op("madd.x", 10, 10, 12, 11)
     asm.keep("launch", 10)
+    asm.give(10, PRIOR)
+    asm.keep("mine", 10)
+    asm.context(11, "threads")
+    asm.op("mul.x", 10, 10, 11)
+    asm.keep("all", 10)
     asm.context(10, "stamps")
     asm.keep("stamp", 10)
     _stamp_of_first(asm)
