@@ -66,7 +66,7 @@ class CpuCore:
 # Pipes: Arm's software optimization guides of the cores; for Apple's, measurements by Dougall
 # Johnson (https://dougallj.github.io/applecpu/firestorm-simd.html); for x86, Agner Fog's tables.
 CORES = {
-    "cortex_a55": CpuCore("cortex-a55", 0.5, note="in order"),
+    "cortex_a55": CpuCore("cortex-a55", 1, note="in order"),
     "cortex_a76": CpuCore("neoverse-n1", 2, True, note="N1's model, which is the same core; LLVM "
                           "takes that of the older A57 for the A76"),
     "neoverse_n1": CpuCore("neoverse-n1", 2),
@@ -255,7 +255,7 @@ def _peak(level_name: str, pairs: bool) -> float:
     """FLOP/s of multiply-adds on registers only, in some milliseconds: a longer run would count
     what other programs take."""
     chosen = level(level_name)
-    work = probes.SUMS * probes.STEPS * chosen.lanes * (4 if pairs else 2) * PEAK_TILES
+    work = probes.sums(chosen) * probes.STEPS * chosen.lanes * (4 if pairs else 2) * PEAK_TILES
     return work / probes.best(probes.multiplying(chosen, pairs), PEAK_TILES, 1)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from smalti import machine
 from smalti.machine.cpu import core_of
+from smalti.machine.cpu.micro import step_clocks
 from smalti.machine.detection import at_level
 from smalti.machine.device import GUESSED, MEASURED
 
@@ -61,3 +62,24 @@ def test_a_narrow_level_has_half_the_lanes_and_no_pairs() -> None:
     assert narrow.vector["f32"] == found.vector["f32"] / 2
     assert core_of(narrow).pairs == 0 and core_of(found).pairs == pytest.approx(2)
     assert at_level(found, 16, True).vector == {k: found.vector[k] for k in ("f32", "f16", "bf16")}
+
+
+def test_cores_of_aarch64_are_found_by_their_name() -> None:
+    small = machine.detect(Said("Cortex-A76 + Cortex-A55", ("asimd", "asimddp")))
+    assert (small.wave, small.clock) == (4, 2.4e9)
+    assert core_of(small).ports == pytest.approx(2) and core_of(small).by_lane
+    large = at_level(machine.detect(Said("Neoverse V1", ("asimd", "bf16"))), 4, True)
+    assert core_of(large).ports == pytest.approx(4)
+    assert large.vector["bf16"] == 2 * large.vector["f32"]
+
+
+def test_a_cpu_is_not_taken_for_the_gpu_of_its_name() -> None:
+    found = machine.detect(Said("Apple M1", ("asimd",)))
+    assert (found.kind, found.clock) == ("cpu", 3.204e9)
+    assert core_of(found).ports == pytest.approx(4)
+
+
+def test_products_by_lane_load_four_rows_at_a_time() -> None:
+    neon = core_of(machine.detect(Said("Cortex-A76", ("asimd",))))
+    assert step_clocks(neon, 8, 2) == 8  # 16 multiply-adds on two ports, 4 loads
+    assert step_clocks(replace(neon, lanes=8), 8, 1) == 4.5  # 9 loads

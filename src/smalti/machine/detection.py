@@ -7,12 +7,15 @@ they are measured (`smalti calibrate`).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Protocol
 
 from smalti.errors import UnknownDeviceError
+from smalti.machine.cores import LANES as NEON_LANES
+from smalti.machine.cores import core_facts
 from smalti.machine.device import GUESSED, MEASURED, CacheLevel, DeviceModel
 from smalti.machine.library import (
     CORE_CACHE_BYTES_PER_CLOCK,
@@ -20,10 +23,13 @@ from smalti.machine.library import (
     device,
 )
 
-LANES = {"avx512f": 16, "avx2": 8}
+LANES = {"avx512f": 16, "avx2": 8, "asimd": NEON_LANES}
 """f32 numbers in a vector, by the widest instruction set."""
 PORTS = 2.0
-"""Vector multiply-adds in a clock, on all cores with AVX2 but those of `HALF_WIDTH`."""
+"""Vector multiply-adds in a clock, on all cores with AVX2 but those of `HALF_WIDTH`, and on cores
+of AArch64 that the library does not have."""
+PAIRS = frozenset({"avx512_bf16", "bf16"})
+"""Instruction sets with products of pairs of bf16, on x86 and on AArch64."""
 HALF_WIDTH = ("zen4",)
 """Architectures that take two clocks for a vector of 512 bits."""
 BARRIER_SECONDS = 1e-6
@@ -69,15 +75,13 @@ def detect(found: Processor) -> DeviceModel:
     proportion to the cores.
     """
     lanes = next((n for name, n in LANES.items() if name in found.features), 4)
-    try:
-        line = device(EXTRAS.sub("", found.name))
-    except UnknownDeviceError:
-        line = None
-    clock = line.clock if line else CLOCK
+    line, core = _line(found.name), core_facts(found.name)
+    clock = line.clock if line else core.clock if core else CLOCK
     half = line is not None and lanes == 16 and line.architecture.startswith(HALF_WIDTH)
-    rate = 2 * found.cores * clock * lanes * (PORTS / 2 if half else PORTS)
+    ports = core.multiply_adds if core else PORTS / 2 if half else PORTS
+    rate = 2 * found.cores * clock * lanes * ports
     vector = {"f32": rate, "f16": rate}
-    if "avx512_bf16" in found.features:
+    if not PAIRS.isdisjoint(found.features):
         vector["bf16"] = 2 * rate
     bandwidth = min(line.bandwidth if line else MEMORY_MAX, MEMORY_BYTES_A_SECOND * found.cores)
     caches = (
@@ -93,6 +97,15 @@ def detect(found: Processor) -> DeviceModel:
         l1=found.l1_bytes, caches=caches, memory=found.memory_bytes, bandwidth=bandwidth,
         launch=BARRIER_SECONDS, watts=_watts(line, found.cores), wave=lanes, threads=found.cores,
         origin=origin)
+
+
+def _line(name: str) -> DeviceModel | None:
+    """The CPU of this name in the library: a GPU may be called alike, as Apple's are."""
+    try:
+        line = device(EXTRAS.sub("", name))
+    except UnknownDeviceError:
+        return None
+    return line if line.kind == "cpu" else None
 
 
 def _watts(line: DeviceModel | None, cores: int) -> float:
@@ -115,9 +128,8 @@ def at_level(cpu: DeviceModel, lanes: int, pairs: bool) -> DeviceModel:
     >>> narrow.wave, narrow.vector["f32"] < machine.device("ryzen_9_9950x").vector["f32"]
     (8, True)
     """
-    full = 2 * cpu.units * cpu.clock * PORTS
-    vector = {name: min(rate, full * lanes) for name, rate in cpu.vector.items()
-              if name != "bf16"}
+    full = 2 * cpu.units * cpu.clock * PORTS * lanes if lanes < cpu.wave else math.inf
+    vector = {name: min(rate, full) for name, rate in cpu.vector.items() if name != "bf16"}
     if pairs:
-        vector["bf16"] = min(cpu.vector.get("bf16", 2 * vector["f32"]), 2 * full * lanes)
+        vector["bf16"] = min(cpu.vector.get("bf16", 2 * vector["f32"]), 2 * full)
     return replace(cpu, wave=min(lanes, cpu.wave), vector=vector)

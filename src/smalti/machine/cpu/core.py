@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from smalti.machine.cores import LANES as NEON_LANES
 from smalti.machine.device import DeviceModel
 
 PAIRS = "bf16"
@@ -38,6 +39,11 @@ class Core:
     reach: float
     memory: float
     launch: float
+
+    @property
+    def by_lane(self) -> bool:
+        """Whether multiply-adds take a lane of a vector as a factor of all: NEON's do."""
+        return self.lanes == NEON_LANES
 
     @property
     def stores(self) -> float:

@@ -2,7 +2,8 @@
 registers.
 
 For each k a micro-kernel loads `vectors` vectors of one factor, broadcasts `rows` numbers of the
-other, and does `rows * vectors` multiply-adds, on ports of their own.
+other, and does `rows * vectors` multiply-adds, on ports of their own. NEON's multiply-adds take one
+lane of a vector for all lanes of the other, so there a load brings the numbers of four rows.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ def step_clocks(core: Core, rows: int, vectors: int, factors: str = "f32") -> fl
     """Clocks of a micro-kernel for one k; for two if `factors` are "pairs"."""
     products, widened = rows * vectors, HALF_CLOCKS[factors] * vectors
     rate = core.pairs if factors == "pairs" else core.ports
-    return max((products + widened) / rate, (rows + vectors) / core.ports,
-               (products + widened + rows + vectors) / (ISSUED * core.ports / 2))
+    loads = vectors + (rows / core.lanes if core.by_lane else rows)
+    return max((products + widened) / rate, loads / core.ports,
+               (products + widened + loads) / (ISSUED * core.ports / 2))
 
 
 def clocks(core: Core, extent: int, most: int, vectors: int, depth: float, factors: str = "f32",

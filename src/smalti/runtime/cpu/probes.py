@@ -14,50 +14,60 @@ import numpy as np
 from smalti.codegen.cpu.assembler import Code, FeatureLevel
 from smalti.codegen.cpu.layout import LAUNCH, aligned
 from smalti.codegen.cpu.operands import Address
+from smalti.runtime.cpu.architecture import architecture
 from smalti.runtime.cpu.executable import Executable
 from smalti.runtime.cpu.memory import anonymous
 from smalti.runtime.cpu.threads import context, driver_entry, workers
 
-SUMS = 12
-"""Independent sums of a probe: more than latency times instructions a cycle (4 to 5 times 2 on the
-x86 CPUs of the last ten years), so that latency is hidden."""
+KEPT = 4
+"""Vector registers that a probe leaves free of sums: one has the factor."""
 STEPS = 20_000
 """Iterations of a probe's loop: some 100,000 cycles, many times what a launch costs."""
-MULTIPLY_CLOCKS = 3
-"""Latency of a 64-bit multiplication on every x86 of the last ten years."""
+CHAINED = 64
+"""Additions in an iteration, each of the result of the one before: so many that counting the
+iterations beside them takes no time, on cores that run in order, too."""
 SECONDS_EACH = 0.02
 """How long one repetition reads memory: far longer than the resolution of the timer."""
 REPETITIONS = 5
 """How often a probe is run; the fastest run counts."""
 CHASES = 100_000
 """Loads each of which waits for the one before: about 10 ms if each goes to main memory."""
-LINE_BYTES, PAGE_BYTES = 64, 4096
-"""A cache line and a page of every x86 CPU."""
+LINE_BYTES = {"x86": 64, "arm64": 128}
+"""Bytes of a cache line, or of two: Apple's CPUs have the longest ones of desktops."""
+PAGE_BYTES = 4096
+"""The smallest page of every system: what touches one in so many bytes touches all."""
 BARRIERS = 5000
 """Barriers in a run: so many that the time to start the threads does not matter."""
 
 
+def sums(level: FeatureLevel) -> int:
+    """Independent sums of a probe: as many as there are registers for, and so more than latency
+    times instructions a clock, 4 to 5 times 2 on x86 and 4 times 4 on the widest AArch64 cores."""
+    return level.vectors - KEPT
+
+
 def multiplying(level: FeatureLevel, pairs: bool, steps: int = STEPS) -> Code:
-    """Code of multiply-adds on registers only, `SUMS` in an iteration."""
+    """Code of multiply-adds on registers only, one for each of `sums` in an iteration."""
     asm = level.assembler("multiply")
     for _ in range(4):
         asm.argument()
-    sums, factor = [asm.zero() for _ in range(SUMS)], asm.load_constant(0.5)
+    totals, factor = [asm.zero() for _ in range(sums(level))], asm.load_constant(0.5)
     with asm.loop(steps):
-        for register in sums:
+        for register in totals:
             asm.op("dot_pairs" if pairs else "fma", register, factor, factor)
     return asm.finish()
 
 
 def chain(level: FeatureLevel) -> Code:
-    """Code of `STEPS` multiplications of integers, each of the result of the one before."""
+    """Code of `STEPS` additions of integers, each of the result of the one before: every CPU of
+    the last ten years takes a clock for one."""
     asm = level.assembler("chain")
     for _ in range(4):
         asm.argument()
     value = asm.immediate(1)
-    with asm.loop(STEPS // 8):
-        for _ in range(8):
-            asm.op("imul", value, value)
+    with asm.loop(STEPS // CHAINED):
+        for _ in range(CHAINED):
+            asm.op("iadd", value, value)
     return asm.finish()
 
 
@@ -136,13 +146,13 @@ def best(code: Code, tiles: int, threads: int, scratch: Scratch | None = None,
 def clock(level: FeatureLevel) -> float:
     """The clock of a busy core, in Hz."""
     tiles = 1000
-    return STEPS * tiles * MULTIPLY_CLOCKS / best(chain(level), tiles, 1)
+    return STEPS // CHAINED * CHAINED * tiles / best(chain(level), tiles, 1)
 
 
 def flops(level: FeatureLevel, pairs: bool, threads: int) -> float:
     """FLOP/s of multiply-adds on registers, of f32 or of pairs of bf16."""
     tiles = 400 * threads
-    work = SUMS * STEPS * level.lanes * (4 if pairs else 2) * tiles
+    work = sums(level) * STEPS * level.lanes * (4 if pairs else 2) * tiles
     return work / best(multiplying(level, pairs), tiles, threads)
 
 
@@ -159,12 +169,12 @@ def bandwidth(level: FeatureLevel, size: int, threads: int, rate: float = 1e10) 
 
 def latency(level: FeatureLevel, size: int) -> float:
     """Seconds of a load at a random place in `size` bytes, each waiting for the one before."""
-    scratch = Scratch.of(1, size)
-    lines = size // LINE_BYTES
+    scratch, line_bytes = Scratch.of(1, size), LINE_BYTES[architecture() or "x86"]
+    lines = size // line_bytes
     order = np.random.default_rng(0).permutation(lines - 1) + 1
     order = np.concatenate([[0], order])
     table = scratch.memory[scratch.address - scratch.memory.ctypes.data:][:size].view(np.uint64)
-    table[order * (LINE_BYTES // 8)] = scratch.address + LINE_BYTES * np.roll(order, -1).astype(
+    table[order * (line_bytes // 8)] = scratch.address + line_bytes * np.roll(order, -1).astype(
         np.uint64)
     few, many = (best(chasing(level, steps), 1, 1, scratch, repetitions=3)
                  for steps in (CHASES, 4 * CHASES))
