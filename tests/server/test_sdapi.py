@@ -125,7 +125,8 @@ def test_a_client_that_goes_away_cancels_its_picture(client: Client) -> None:
             ended.set()
 
     connection = http.client.HTTPConnection(HOST, client.port)
-    body = json.dumps({"prompt": "a", "steps": 1000, "width": 16, "height": 16}).encode()
+    body = json.dumps({"prompt": "a", "steps": 1000, "width": 16, "height": 16,
+                       "override_settings": {"sd_model_checkpoint": "tiny"}}).encode()
     with client.site.queue.watching(watch):
         connection.request("POST", "/sdapi/v1/txt2img", body, {"Content-Type": "application/json"})
         assert ended.wait(SECONDS)

@@ -115,7 +115,9 @@ def _report(source: FoundModel) -> Report:
     wanted = [DENOISER, *(text.encoder.name for text in family.texts if not text.optional), VAE]
     absent = tuple(part for part in wanted if part not in source.parts)
     if absent:
-        return replace(report, absent=absent)
+        told = DENOISER not in absent and family.backbone.config(
+            source.path, shapes, source.hints()).guidance
+        return replace(report, absent=absent, guided=told)
     config = derive_config(source.path, family, shapes, source.hints(), source.place,
                            lambda name: tensors[name].read())
     expected = expected_tensors(config)
@@ -126,6 +128,7 @@ def _report(source: FoundModel) -> Report:
     return replace(
         report,
         config=config,
+        guided=config.denoiser.guidance,
         missing=tuple(name for name in expected if name not in shapes),
         misfits=tuple(_misfits(tensors, expected)),
         ignored=(left := tuple(name for name in shapes if name not in expected)),

@@ -21,7 +21,9 @@ class Report:
     read, and while there are `absent` parts, which other files can bring. `missing` are expected
     and absent tensors, `misfits` lines "name: found ..., expected ..." for tensors of another shape
     or kind of number, `uncomputed` lines about layers and settings that Smalti does not know, and
-    `ignored` tensors that pictures do not need. `size_bytes` is the size of all files.
+    `ignored` tensors that pictures do not need. `guided` tells whether the
+    denoiser was distilled from guided ones, and is told how strong guidance is to be. `size_bytes`
+    is the size of all files.
     """
 
     path: str
@@ -37,6 +39,7 @@ class Report:
     misfits: tuple[str, ...] = ()
     uncomputed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    guided: bool = False
 
     @property
     def prediction(self) -> str | None:

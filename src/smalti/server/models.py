@@ -40,7 +40,8 @@ class ModelFile:
     "text-encoder", "esrgan", "taesd", ..., or "unknown". `family` is that of a model, `title` says
     what the file is, in words. `usable` tells whether pictures can be made with it, `problem` why
     not. `defaults` are what a model makes where nothing else is asked for, in sizes that are
-    multiples of `multiple`; `words` are those that an adapter was trained with.
+    multiples of `multiple`; `words` are those that an adapter was trained with. `guided` tells of a
+    model whether it takes `distilled_guidance`.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ModelFile:
     defaults: dict[str, float | int | str]
     words: tuple[str, ...] = ()
     multiple: int = 1
+    guided: bool = False
 
     @property
     def stem(self) -> str:
@@ -185,10 +187,13 @@ def described(name: str, path: Path) -> ModelFile:
         "width": config.default_width, "height": config.default_height,
         "steps": config.default_steps, "guidance_scale": config.default_guidance,
         "sampler": config.default_sampler, "noise": config.default_noise}
+    if config is not None and report.guided:
+        defaults["distilled_guidance"] = config.default_distilled_guidance
     if kind.supported:
         return ModelFile(name, path, report.size_bytes, MODEL, kind.family or kind.id, kind.words,
                          not problem, problem, defaults,
-                         multiple=1 if config is None else size_multiple(config))
+                         multiple=1 if config is None else size_multiple(config),
+                         guided=report.guided)
     return ModelFile(name, path, report.size_bytes, kind.id, "", kind.words, bool(kind.advice),
                      "" if kind.advice else f"{kind.words} is not read", {},
                      words_of(path) if kind.id == LORA else ())
@@ -199,4 +204,5 @@ def _problem(report: Report) -> str:
     if report.absent:
         return (f"it lacks {', '.join(report.absent)}; give vae or text_encoders with it")
     return "; ".join([f"{len(report.missing)} weights are missing"] * bool(report.missing)
-                     + [f"{len(report.misfits)} weights have another shape"] * bool(report.misfits))
+                     + [f"{len(report.misfits)} weights have another shape"] * bool(report.misfits)
+                     + [f"not computed: {line}" for line in report.uncomputed])

@@ -61,6 +61,8 @@ SCHEMAS: dict[str, Schema] = {
     "Model": _object(name=TEXT, bytes=WHOLE, kind=TEXT, family=TEXT, title=TEXT,
                      usable={"type": "boolean"}, problem=TEXT, defaults={"type": "object"},
                      multiple={**WHOLE, "description": "Of which width and height are multiples."},
+                     guided={"type": "boolean", "description":
+                             "Whether it takes distilled_guidance."},
                      words={"type": "array", "items": TEXT, "description":
                             "That an adapter was trained with."},
                      preview={"type": "boolean", "description": "Whether there is a picture."},

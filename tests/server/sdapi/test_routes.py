@@ -99,8 +99,8 @@ def test_easy_diffusion_makes_a_picture(client: Client, equipped: Path) -> None:
     lora = str(equipped / "models" / "Lora" / "style.safetensors")
     asked = {"force_task_id": "one", "prompt": "a red apple", "negative_prompt": "", "steps": 2,
              "sampler_name": "Euler a", "scheduler": "simple", "seed": 42, "cfg_scale": 7.5,
-             "batch_size": 1, "width": 16, "height": 16, "lora_paths": [lora],
-             "lora_alphas": [0.5]}
+             "distilled_cfg_scale": 3.5, "batch_size": 1, "width": 16, "height": 16,
+             "lora_paths": [lora], "lora_alphas": [0.5]}
     assert post("/internal/progress", {"id_task": "one"}).status == 404
     answer = post("/sdapi/v1/txt2img", asked)
     assert answer.status == 200 and len(answer.json["images"]) == 1
@@ -108,6 +108,7 @@ def test_easy_diffusion_makes_a_picture(client: Client, equipped: Path) -> None:
     done = post("/internal/progress", {"id_task": "one", "live_preview": False,
                                        "id_live_preview": -1}).json
     assert done["completed"] and {"progress", "live_preview", "id_live_preview"} <= done.keys()
+    assert done["progress"] is None  # else it takes that for a step, and stops what runs by then
     masked = {**asked, "force_task_id": "two", "init_images": [base64_of(SCENE)],
               "denoising_strength": 0.5, "mask": base64_of(SCENE), "include_init_images": True,
               "inpainting_fill": 0, "initial_noise_multiplier": 1, "inpaint_full_res": 0,
@@ -119,6 +120,10 @@ def test_easy_diffusion_makes_a_picture(client: Client, equipped: Path) -> None:
         "upscaler_1": "R-ESRGAN 4x+", "upscaling_resize": 4,
         "imageList": [{"data": base64_of(SCENE), "name": "a"}]})
     assert image_of(upscaled.json["images"][0]).size == (128, 64)
+    upscaled = post("/sdapi/v1/extra-batch-images", {
+        "upscaler_1": "lanczos", "upscaling_resize": 2,
+        "imageList": [{"data": base64_of(SCENE), "name": "a"}]})
+    assert image_of(upscaled.json["images"][0]).size == (2 * SCENE.width, 2 * SCENE.height)
 
 
 @pytest.mark.parametrize("by_path", [False, True])

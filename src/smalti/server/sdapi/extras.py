@@ -83,10 +83,15 @@ def _target(fields: Request) -> list[int]:
 
 def network(fields: Request, folders: ModelFolders) -> str | None:
     """The name of the network that is to enlarge; None where none is."""
-    name = fields.get("upscaler_1", "None")
-    if name in RESAMPLING or name is None:
+    name = fields.get("upscaler_1")
+    if _resampling(name) in RESAMPLING:
         return None
     return found_file(folders, USUAL_NAMES.get(str(name), name), "esrgan").name
+
+
+def _resampling(name: object) -> str:
+    """What RESAMPLING calls it: Easy Diffusion writes names small, and nothing is None."""
+    return str(name or "None").capitalize()
 
 
 def upscaling(shown: Image.Image, name: str, factor: float) -> Request:
@@ -98,7 +103,7 @@ def upscaling(shown: Image.Image, name: str, factor: float) -> Request:
 
 def resampled(shown: Image.Image, fields: Request, factor: float) -> Image.Image:
     """A picture that is enlarged without a network."""
-    how = RESAMPLING[fields.get("upscaler_1") or "None"]
+    how = RESAMPLING[_resampling(fields.get("upscaler_1"))]
     if how is None:
         return shown
     width, height = (max(1, round(extent * factor)) for extent in shown.size)

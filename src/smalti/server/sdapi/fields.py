@@ -101,6 +101,8 @@ def translated(fields: Request, settings: Mapping[str, Any], folders: ModelFolde
     if not isinstance(override, dict):
         raise InputError(f"override_settings is {override!r:.80}; expected an object")
     found |= _settings({**settings, **override}, found, folders)
+    if "distilled_guidance" in found and not _model(found, folders).guided:
+        del found["distilled_guidance"]  # programs for Forge say it to all models
     found |= _styled(fields.get("styles"), found, folders)
     if loras := _loras(fields, folders):
         found["loras"] = loras
@@ -201,10 +203,15 @@ def _loras(fields: Request, folders: ModelFolders) -> list[Request]:
             for path, weight in zip(paths, weights, strict=True)]
 
 
+def _model(found: Request, folders: ModelFolders) -> ModelFile:
+    """The model that a request asks for."""
+    name = found.get("model")
+    return folders.recent()[0] if name is None else folders.named(name, MODEL)
+
+
 def _size(found: Request, folders: ModelFolders) -> tuple[int, int]:
     """The size of the picture, as far as it is known before the model is loaded."""
-    name = found.get("model")
-    chosen = folders.recent()[0] if name is None else folders.named(name, MODEL)
+    chosen = _model(found, folders)
     sides = [found.get(side) or chosen.defaults.get(side) or 0 for side in ("width", "height")]
     if not all(isinstance(side, int) and 1 <= side <= SIDE_MAX for side in sides):
         raise InputError(f"width and height are {sides[0]!r:.40} and {sides[1]!r:.40}; expected "

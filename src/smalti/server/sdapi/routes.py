@@ -307,6 +307,9 @@ IGNORED: dict[str, Any] = {"update_alias_names": {}, "alias_names": {}, "update"
 
 def _task_progress(webui: WebUi, dialect: Dialect, call: Asking) -> Any:
     """How far a task has come, by the name that its client gave it; one that was refused has ended.
+
+    Only one that runs has a number, as in A1111: Easy Diffusion takes a number as one more step,
+    and after a stop would stop what runs by then.
     """
     name, site = call.body.get("id_task"), webui.site
     if not isinstance(name, str):
@@ -326,7 +329,7 @@ def _task_progress(webui: WebUi, dialect: Dialect, call: Asking) -> Any:
         shown = None  # the client has this one
     return {"active": running, "queued": job is not None and job.state == QUEUED,
             "completed": ended,
-            "progress": _share(progress) if running else 1.0 if ended else None,
+            "progress": _share(progress) if running else None,
             "eta": progress.seconds_left,
             "live_preview": None if shown is None else dialect.picture_prefix + shown.text,
             "id_live_preview": number if shown is None else shown.number,
