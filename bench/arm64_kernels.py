@@ -66,7 +66,8 @@ class CpuCore:
 # Pipes: Arm's software optimization guides of the cores; for Apple's, measurements by Dougall
 # Johnson (https://dougallj.github.io/applecpu/firestorm-simd.html); for x86, Agner Fog's tables.
 CORES = {
-    "cortex_a55": CpuCore("cortex-a55", 1, note="in order"),
+    "cortex_a55": CpuCore("cortex-a55", 2, note="in order; LLVM has it start two a "
+                          "clock, of which Arm's guide says nothing"),
     "cortex_a76": CpuCore("neoverse-n1", 2, True, note="N1's model, which is the same core; LLVM "
                           "takes that of the older A57 for the A76"),
     "neoverse_n1": CpuCore("neoverse-n1", 2),

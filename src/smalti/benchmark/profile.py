@@ -86,7 +86,7 @@ def profiled(program: Program, inputs: Mapping[str, np.ndarray], runs: int) -> P
     """
     if not isinstance(program, NativeProgram | DeviceProgram):
         raise DeviceError(f"{program.name}: only kernels can be profiled, and this CPU runs the "
-                          f"numpy reference; a profile needs x86-64 with AVX2")
+                          f"numpy reference; a profile needs x86-64 with AVX2, or AArch64")
     program.run(inputs)
     regions: Sequence[RegionInfo] = program.module.regions
     wholes, each = [], []

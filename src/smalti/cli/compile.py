@@ -59,8 +59,8 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
         raise InputError(f"the output is {output}; give a name that ends in {ENGINE}, by which "
                          f"`smalti run` knows an engine file")
     if target is not None and not names(target):
-        raise InputError(f"--target is {target!r}; expected avx2, avx512, avx512_bf16, vulkan "
-                         f"or wgpu, or several with commas")
+        raise InputError(f"--target is {target!r}; expected avx2, avx512, avx512_bf16, neon, "
+                         f"vulkan or wgpu, or several with commas")
     check_writable([output])
     with ending_at_once():
         from smalti.runtime import engine_writer
@@ -70,7 +70,7 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
     targets = names(target) or tuple(level for level in [best_level()] if level)
     if not targets:
         raise InputError("this CPU has no level that Smalti compiles for; name some with --target, "
-                         "such as --target avx2")
+                         "such as --target avx2,neon")
     show_progress(f"reading {model}")
     if model.suffix == ENGINE:
         if wanted:

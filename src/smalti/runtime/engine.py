@@ -51,7 +51,7 @@ def load(path: str | PathLike, *, device: str = "auto", threads: int | None = No
     >>> x = graph.input("x", (2, 16))
     >>> graph.output("y", x + x)
     >>> path = os.path.join(tempfile.mkdtemp(), "twice.smalti")
-    >>> compile_graph(graph, threads=1).save(path, targets=("avx2",))
+    >>> compile_graph(graph, threads=1).save(path)
     >>> float(load(path).run({"x": np.ones((2, 16), np.float32)})["y"].sum())
     64.0
     """

@@ -28,8 +28,9 @@ class ReferenceProgram(Program):
         self.timings: dict[str, float] = {}
         if not ReferenceProgram._said:
             ReferenceProgram._said = True
-            warnings.warn("this CPU is not x86-64 with AVX2 and FMA: Smalti runs its numpy "
-                          "reference, which is many times slower", RuntimeWarning, stacklevel=3)
+            warnings.warn("this CPU is neither x86-64 with AVX2 and FMA nor AArch64: Smalti runs "
+                          "its numpy reference, which is many times slower", RuntimeWarning,
+                          stacklevel=3)
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
              like: Program | None = None, differing: Collection[str] = (),

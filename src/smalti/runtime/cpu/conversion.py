@@ -1,7 +1,7 @@
 """Converts arrays from f16 to f32 and from f32 to f16 and bf16, at the speed of memory.
 
 numpy takes 4 ns to widen a number of f16 and 7 ns to round one to it; a CPU with AVX2 does eight
-at a time, 0.2 ns each, with the same bits.
+at a time, 0.2 ns each, with the same bits. One with NEON does four.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ def converted(array: np.ndarray, dtype: str) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _code() -> tuple[Executable | None, dict[tuple[str, str], int]]:
-    """The code, and the address of each of `PAIRS` in it; (None, {}) without AVX2."""
-    if "avx2" not in available_levels():
+    """The code, and the address of each of `PAIRS` in it; (None, {}) on a CPU without a level."""
+    if not available_levels():
         return None, {}
-    block, places = joined([lower_conversion(*pair, level("avx2")) for pair in PAIRS])
+    least = level(available_levels()[0])
+    block, places = joined([lower_conversion(*pair, least) for pair in PAIRS])
     code = Executable(block)
     return code, {pair: code.address + place for pair, place in zip(PAIRS, places, strict=True)}
