@@ -82,6 +82,9 @@ TRANSCENDENTAL_REGISTERS, ROUNDING_REGISTERS = 8, 6
 if there is no instruction for it: a guess that keeps sums from being spilled."""
 ARITHMETIC = {"add", "sub", "mul", "div", "max", "min", "neg", "abs", "relu", "sqrt"}
 """Functions that need no registers other than those of their operands and result."""
+FEW_CHANNELS_LANES = 8
+"""Channels are few where they fill at most half a vector, or half of so many lanes: vectors of four
+lanes are filled by four channels, but a channel of them has a step of its own."""
 BY_LANE_VECTORS, FEW_PIXELS_VECTORS = (3, 2, 4), (8, 6, 4)
 """Vectors of a panel where products take factors by lane, the best first: 7 x 3, 9 x 2 and 5 x 4
 sums fill 32 registers, and have 4.4, 4.2 and 3.8 products for each load. With few pixels wide
@@ -192,7 +195,7 @@ def planar(kernel: Kernel, direct: ContractionSchedule,
     high = (tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1
     if (direct.weights in FORMATS or not in_planes(kernel) or not weights_bound(kernel)
             or e.parts > 1
-            or 2 * e.c > limits.lanes or 4 * rows < 3 * direct.rows
+            or 2 * e.c > max(limits.lanes, FEW_CHANNELS_LANES) or 4 * rows < 3 * direct.rows
             or high * row > limits.l2_bytes // 2):
         return None
     return replace(direct, tile_b=1, tile_y=tile_y, tile_x=tile_x, chunk=1, unroll=1, rows=rows,

@@ -76,7 +76,7 @@ class Arm64Assembler(Assembler):
 
     def __init__(self, level: FeatureLevel, name: str) -> None:
         super().__init__(level, name)
-        self._bases: dict[tuple[Register, int], Register] = {}
+        self._bases: dict[tuple[Register, Register | None, int], Register] = {}
 
     # ------------------------------------------------------------------ emitting
 
@@ -87,7 +87,7 @@ class Arm64Assembler(Assembler):
         for operand, use in zip(operands, row.use):
             if use != "r" and isinstance(operand, Register) and operand.kind == "g" and self._bases:
                 self._bases = {known: register for known, register in self._bases.items()
-                               if known[0] != operand and register != operand}
+                               if operand not in (*known[:2], register)}
 
     def made(self, name: str, *operands: Operand) -> Register:
         """Emit an instruction that writes a new vector register, and return that."""
@@ -172,15 +172,21 @@ class Arm64Assembler(Assembler):
         if index is not None:
             if address.scale == 1 and offset == 0:
                 return base, 0, index
-            total = self.general()
-            self.emit("add.x.shifted", total, base, index, address.scale.bit_length() - 1)
-            base = total
+            base = self._indexed(base, index, address.scale)
         if self.reachable(offset, size):
             return base, offset, None
         rest = offset % PAGE_BYTES
         if rest % size and rest >= NEAR_BYTES:
             rest = 0
         return self._further(base, offset - rest), rest, None
+
+    def _indexed(self, base: Register, index: Register, scale: int) -> Register:
+        """A register that holds base + index * scale, which is kept as long as it is true."""
+        if (base, index, scale) not in self._bases:
+            register = self.general()
+            self.emit("add.x.shifted", register, base, index, scale.bit_length() - 1)
+            self._bases[base, index, scale] = register
+        return self._bases[base, index, scale]
 
     def reachable(self, offset: int, size: int) -> bool:
         """Whether a load or store of so many bytes holds an offset from its base."""
@@ -191,11 +197,11 @@ class Arm64Assembler(Assembler):
         """A register that holds base + amount, which is kept as long as it is true."""
         if amount == 0:
             return base
-        if (base, amount) not in self._bases:
+        if (base, None, amount) not in self._bases:
             register = self.general()
             self._add_number(register, base, amount)
-            self._bases[base, amount] = register
-        return self._bases[base, amount]
+            self._bases[base, None, amount] = register
+        return self._bases[base, None, amount]
 
     def _pointer(self, address: Address) -> Register:
         """A register that holds an address."""
