@@ -232,7 +232,7 @@ ATTENTION = AttentionSchedule(2, 56, 14)
     (replace(CONTRACTION, rows=16), "avx512", "need 35 vector registers, there are 32"),
     (replace(CONTRACTION, chunk=6), "avx512", "6 channels is no multiple of 4"),
     (replace(PAIRS, chunk=12), "avx512_bf16", "12 channels is no multiple of 8"),
-    (PAIRS, "avx512", "need vdpbf16ps"),
+    (PAIRS, "avx512", "multiplies pairs"),
     (replace(PAIRS, weights="f32"), "avx512_bf16", "need bf16 weights"),
     (ATTENTION, "avx2", "14 x 2 accumulators need 31 vector registers, there are 16"),
     (replace(ATTENTION, vectors=4), "avx512", "need 61 vector registers, there are 32"),

@@ -170,7 +170,7 @@ class ContractionSchedule:
         if winograd:
             winograd.check()
         if self.dtype == "bf16" and not limits.pairs:
-            raise IllegalSchedule("bf16 products need vdpbf16ps")
+            raise IllegalSchedule("bf16 products need a CPU that multiplies pairs of them")
         if self.dtype == "bf16" and self.weights != "bf16" and form is None:
             raise IllegalSchedule("bf16 products need bf16 weights or quantised ones")
 
@@ -249,7 +249,7 @@ class AttentionSchedule:
             raise IllegalSchedule(f"{self.rows} x {self.vectors} accumulators need {needed} vector "
                                   f"registers, there are {limits.vectors}")
         if self.dtype == "bf16" and not limits.pairs:
-            raise IllegalSchedule("bf16 products need vdpbf16ps")
+            raise IllegalSchedule("bf16 products need a CPU that multiplies pairs of them")
 
 
 Schedule = (ContractionSchedule | DepthwiseSchedule | ReductionSchedule | MapSchedule

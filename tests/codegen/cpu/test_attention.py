@@ -10,7 +10,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from native_regions import LEVELS, PieceRunner, check_graph, relative_error, run_regions
 
-from smalti.codegen.cpu.lower import lower
+from smalti.codegen.cpu.lower import limits, lower
 from smalti.codegen.levels import level
 from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
@@ -67,7 +67,7 @@ def test_attention(case: Case, name: str, precision: str) -> None:
     assert type(runner.schedules[-1]) is AttentionSchedule
 
 
-@pytest.mark.parametrize("name", [name for name in LEVELS if name == "avx512_bf16"])
+@pytest.mark.parametrize("name", [name for name in LEVELS if level(name).pairs])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_attention_of_pairs(case: Case, name: str) -> None:
     runner = check_graph(case.graph(), name, "bf16")
@@ -90,7 +90,7 @@ def test_random_attention(case: Case, name: str, precision: str) -> None:
 @given(st.data(), st.sampled_from(LEVELS))
 def test_any_legal_schedule_computes_the_same(data: st.DataObject, name: str) -> None:
     vectors = data.draw(st.integers(1, 3))
-    rows = data.draw(st.integers(1, (level(name).vectors - 1 - vectors) // vectors))
+    rows = data.draw(st.integers(1, limits(level(name)).rows(vectors, 0)))
     schedule = AttentionSchedule(vectors, data.draw(st.integers(1, 80)), rows,
                                  data.draw(st.integers(1, 4)))
     runner = check_graph(Case(37, 61, 2, 12, width=7, causal=1).graph(), name,
@@ -121,7 +121,7 @@ def test_what_scratch_memory_held_changes_no_bit(name: str, precision: str, mask
     graph, rng = Case(20, 96, 2, 40, mask=mask).graph(), np.random.default_rng(1)
     inputs = {n: rng.standard_normal(v.shape).astype(np.float32) for n, v in graph.inputs.items()}
 
-    factors = precision if name == "avx512_bf16" else "f32"
+    factors = precision if level(name).pairs else "f32"
 
     def pick(kernel: Kernel, *rest) -> Schedule:
         return AttentionSchedule(2, 8, 4, 1, factors) if kernel.form == "attention" \
@@ -201,6 +201,6 @@ def test_nan_reaches_the_queries_it_concerns_and_no_others(name: str) -> None:
 def test_impossible_schedules_are_refused() -> None:
     kernel = partition(Case(9, 9, 1, 8).graph()).regions[0].kernel
     with pytest.raises(IllegalSchedule, match="accumulators need"):
-        lower(kernel, AttentionSchedule(4, 9, 4), level("avx2"))
-    with pytest.raises(IllegalSchedule, match="need vdpbf16ps"):
-        lower(kernel, AttentionSchedule(1, 9, 4, dtype="bf16"), level("avx512"))
+        lower(kernel, AttentionSchedule(4, 9, 7), level(LEVELS[0]))
+    with pytest.raises(IllegalSchedule, match="need a CPU that multiplies pairs"):
+        lower(kernel, AttentionSchedule(1, 9, 4, dtype="bf16"), level(LEVELS[0]))

@@ -180,4 +180,4 @@ def test_nan_stays_in_its_group_and_row(name: str) -> None:
 def test_impossible_schedules_are_refused() -> None:
     kernel = partition(group((1, 8, 3, 3), 2)).regions[0].kernel
     with pytest.raises(IllegalSchedule, match="9 pixels in 2 parts"):
-        lower(kernel, MomentsSchedule(2, 1), level("avx2"))
+        lower(kernel, MomentsSchedule(2, 1), level(LEVELS[0]))

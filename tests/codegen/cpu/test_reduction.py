@@ -89,4 +89,4 @@ def test_lanes_run_where_numbers_lie_side_by_side() -> None:
 def test_impossible_schedules_are_refused() -> None:
     kernel = partition(reduced((4, 4), (1,))).regions[0].kernel
     with pytest.raises(IllegalSchedule, match="does nothing"):
-        lower(kernel, ReductionSchedule(0, 1), level("avx2"))
+        lower(kernel, ReductionSchedule(0, 1), level(LEVELS[0]))

@@ -132,7 +132,7 @@ def test_windows_in_bf16(target: str) -> None:
                                 weights={"w": "q8_16"})
         found = run(program, held_so, x)
         product = parse(program.module.regions[-1].schedule).dtype
-        assert product == ("bf16" if pairs and target == "avx512_bf16" else "f32")
+        assert product == ("bf16" if pairs and level(target).pairs else "f32")
         if product == "bf16":
             plain = compile_graph(g, threads=1, target=target, precision="bf16")
             np.testing.assert_array_equal(found, run(plain, held_so.floats(), x))
@@ -182,7 +182,7 @@ def test_products_of_bf16_round_weights_as_if_they_were_held_so(target: str, dty
         if parse(program.module.regions[-1].schedule).dtype == "bf16":
             np.testing.assert_array_equal(found, expected)
         assert np.abs(found - expected).max() < 0.01 * np.abs(expected).max()
-    assert (parse(program.module.regions[-1].schedule).dtype == "bf16") == (target == "avx512_bf16")
+    assert (parse(program.module.regions[-1].schedule).dtype == "bf16") == level(target).pairs
 
 
 def test_precision_of_activations_leaves_quantised_weights_as_they_are() -> None:
