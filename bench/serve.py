@@ -29,7 +29,7 @@ from PIL import Image
 from report import finish
 from served import Server, polling, serving
 
-from smalti import settings
+from smalti import cores
 from smalti.benchmark.table import Row
 
 PING_SECONDS_MAX, PAGE_SECONDS_MAX = 0.7, 1.0
@@ -103,7 +103,7 @@ def polling_rows(plan: Plan, folder: Path) -> list[Row]:
 
     One core is left to the answers and the clients, which run on this computer, too.
     """
-    threads = str(max(1, settings.usable_cores() - 1))
+    threads = str(max(1, len(cores.usable()) - 1))
     alone, watched = [], []
     answers: dict[str, list[float]] = {"ping": [], "progress": []}
     with serving(folder / "polling", "--device", "cpu", "--threads", threads) as server:

@@ -21,8 +21,8 @@ FILE_LINES_MAX = 600
 
 # Top to bottom: a layer imports only itself and what stands above it.
 LAYERS = (
-    "errors", "settings", "graph", "frontend", "rewrite", "kernel", "fuse", "schedule", "machine",
-    "tune", "codegen", "compiler", "runtime", "nn", "models", "families", "checkpoint",
+    "errors", "cores", "settings", "graph", "frontend", "rewrite", "kernel", "fuse", "schedule",
+    "machine", "tune", "codegen", "compiler", "runtime", "nn", "models", "families", "checkpoint",
     "diffusion", "server", "export", "benchmark", "dojo", "cli",
 )
 

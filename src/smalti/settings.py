@@ -16,15 +16,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 
 import platformdirs
 
+from smalti import cores
+from smalti.cores import CORES_MAX
 from smalti.errors import InputError
 
-THREADS_MAX = 256
-"""More than the cores of any desktop; a greater number is taken for a slip of the keyboard."""
+THREADS_MAX = CORES_MAX
+"""A greater number is taken for a slip of the keyboard."""
 STAGES = ("passes", "graph", "fused", "kernel", "schedule", "asm")
 
 
@@ -47,7 +48,7 @@ def threads() -> int:
     """Number of worker threads: `SMALTI_THREADS`, else the cores this process may run on."""
     text = _variable("SMALTI_THREADS")
     if text is None:
-        return usable_cores()
+        return len(cores.usable())
     if not re.fullmatch("[0-9]{1,3}", text):
         raise InputError(f"SMALTI_THREADS is {text!r}; expected a whole number from 1 to "
                          f"{THREADS_MAX}")
@@ -59,57 +60,6 @@ def checked_threads(count: object, name: str = "threads") -> int:
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= THREADS_MAX:
         raise InputError(f"{name} is {count!r}; expected a whole number from 1 to {THREADS_MAX}")
     return count
-
-
-def usable_cores(root: Path = Path("/")) -> int:
-    """Physical cores that this process may keep busy: those of its affinity mask, two threads of
-    one core counted once, and no more than its control group's share of time is worth.
-
-    `root` has the files by which Linux tells; elsewhere every logical CPU counts.
-    """
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
-    return _cores(root, frozenset(os.sched_getaffinity(0)))
-
-
-@lru_cache(maxsize=8)
-def _cores(root: Path, cpus: frozenset[int]) -> int:
-    """Physical cores among `cpus` that the control group lets this process keep busy."""
-    return max(1, min(len({_siblings(root, cpu) for cpu in cpus}), _share_of_time(root)))
-
-
-def _siblings(root: Path, cpu: int) -> str:
-    """What tells the core of a logical CPU from others; the CPU itself where nothing is told."""
-    topology = root / "sys/devices/system/cpu" / f"cpu{cpu}" / "topology/thread_siblings_list"
-    return _text(topology) or str(cpu)
-
-
-def _share_of_time(root: Path) -> int:
-    """CPUs whose whole time the control group of this process may use, rounded up."""
-    shares = [THREADS_MAX]
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        folder = root / "sys/fs/cgroup" / controllers
-        for place in (folder / path.strip("/"), folder):
-            if not controllers:
-                quota, _, period = _text(place / "cpu.max").partition(" ")
-            elif "cpu" in controllers.split(","):
-                quota = _text(place / "cpu.cfs_quota_us")
-                period = _text(place / "cpu.cfs_period_us")
-            else:
-                break
-            if quota.isdigit() and period.isdigit() and int(period):
-                shares.append(-(-int(quota) // int(period)))
-    return min(shares)
-
-
-def _text(path: Path) -> str:
-    """What a small file of the system says; empty where there is none."""
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def device() -> str | None:

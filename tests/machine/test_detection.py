@@ -24,6 +24,12 @@ class Said:
     l1_bytes: int = 48 << 10
     l2_bytes: int = 1 << 20
     l3_bytes: int = 32 << 20
+    slow: int = 0
+
+    @property
+    def speeds(self) -> list[float]:
+        """Of each core."""
+        return [1.0] * (self.cores - self.slow) + [0.4] * self.slow
 
 
 @pytest.mark.parametrize("name, id", [
@@ -38,6 +44,13 @@ def test_names_find_their_line(name: str, id: str) -> None:
     assert (found.id, found.name, found.kind) == ("cpu", name, "cpu")
     assert (found.clock, found.architecture) == (line.clock, line.architecture)
     assert found.watts == pytest.approx(line.watts * 4 / line.units)
+
+
+def test_slow_cores_are_worth_a_part_of_a_fast_one() -> None:
+    name = "12th Gen Intel(R) Core(TM) i7-12700K"
+    alike, hybrid = (machine.detect(Said(name, cores=12, slow=slow)) for slow in (0, 4))
+    assert hybrid.units == alike.units == 12
+    assert hybrid.vector["f32"] == pytest.approx(0.8 * alike.vector["f32"])
 
 
 def test_what_is_said_is_kept_and_the_rest_is_marked_as_a_guess() -> None:

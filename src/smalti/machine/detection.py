@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -59,6 +59,9 @@ class Processor(Protocol):
     def cores(self) -> int: ...
 
     @property
+    def speeds(self) -> Sequence[float]: ...
+
+    @property
     def l1_bytes(self) -> int: ...
 
     @property
@@ -79,7 +82,8 @@ def detect(found: Processor) -> DeviceModel:
     clock = line.clock if line else core.clock if core else CLOCK
     half = line is not None and lanes == 16 and line.architecture.startswith(HALF_WIDTH)
     ports = core.multiply_adds if core else PORTS / 2 if half else PORTS
-    rate = 2 * found.cores * clock * lanes * ports
+    worth = sum(found.speeds)  # slow cores count as the part of a fast one that they are
+    rate = 2 * worth * clock * lanes * ports
     vector = {"f32": rate, "f16": rate}
     if not PAIRS.isdisjoint(found.features):
         vector["bf16"] = 2 * rate

@@ -17,10 +17,10 @@ class Device:
     `id` is "cpu", or names what drives a GPU, and its number there: "vulkan:0", "wgpu:0". `kind` is
     "cpu" (so are drivers that compute on it), "discrete", "integrated", "virtual" or "other".
     `features` are instruction sets, in the words of `/proc/cpuinfo`, or what programs of a GPU may
-    use. `cores` are those this process may use. `l1_bytes` and `l2_bytes` are the data caches of
-    one core, `l3_bytes` is the last cache, which it shares with others; usual sizes where none is
-    told. `driver` is that of a GPU, `matrices` what its matrix unit multiplies, `removals` what it
-    is not used for though its driver offers it.
+    use. `cores` are those this process may use, `speeds` that of each in that of the fastest.
+    `l1_bytes` and `l2_bytes` are the data caches of one core, `l3_bytes` is the last cache, which
+    it shares with others; usual sizes where none is told. `driver` is that of a GPU, `matrices`
+    what its matrix unit multiplies, `removals` what it is not used for though its driver offers it.
     """
 
     id: str
@@ -35,4 +35,5 @@ class Device:
     driver: str = field(default="", repr=False)
     matrices: tuple[str, ...] = field(default=(), repr=False)
     removals: tuple[Removal, ...] = field(default=(), repr=False)
+    speeds: tuple[float, ...] = field(default=(), repr=False)
     identity: str = field(default="", repr=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from smalti import settings
+from smalti import cores, settings
 from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.codegen.cpu.lower import limits
 from smalti.codegen.levels import LEVELS, level
@@ -28,13 +28,13 @@ IDENTITIES = {"x86": x86.identity, "arm64": arm64.identity}
 @lru_cache(maxsize=1)
 def cpu() -> Device:
     """The CPU of this machine."""
-    cores, memory_bytes = settings.usable_cores(), _memory_bytes()
+    speeds, memory_bytes = cores.usable(), _memory_bytes()
     here = architecture()
     found = (IDENTITIES[here]() if here else
              Identity(platform.processor() or platform.machine(), (), {}))
     caches = {**USUAL_CACHE_BYTES, **_caches_of_system(), **found.caches}
-    return Device("cpu", found.name, "cpu", memory_bytes, found.features, cores, caches[1],
-                  caches[2], caches[3])
+    return Device("cpu", found.name, "cpu", memory_bytes, found.features, len(speeds), caches[1],
+                  caches[2], caches[3], speeds=speeds)
 
 
 def best_level() -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from smalti.compiler.targets import TARGETS
+from smalti.cores import described
 from smalti.runtime.cpu.adapter import available_levels, cpu, limits_at
 from smalti.runtime.cpu.check import executor
 from smalti.runtime.cpu.compilation import compile_here
@@ -28,9 +29,10 @@ def runs(device: str) -> list[Runnable]:
 
 
 def about(device: Device) -> tuple[tuple[str, str], ...]:
-    """A line for users on whether what the timing model knows of this CPU was measured."""
+    """Lines for users: how fast the cores are, and whether what the timing model knows of this CPU
+    was measured."""
     measured = calibration()
-    return (("measured", measured.date if measured else
+    return (("cores", described(device.speeds)), ("measured", measured.date if measured else
              "not calibrated: `smalti calibrate` measures what is guessed"),)
 
 

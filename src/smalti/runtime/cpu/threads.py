@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from smalti import cores
 from smalti.codegen.arm64.driver import driver as arm64_driver
 from smalti.codegen.cpu.layout import CONTEXT, LAUNCH, aligned, offset
 from smalti.codegen.x86.driver import driver as x86_driver
@@ -26,7 +27,6 @@ from smalti.errors import DeviceError
 from smalti.runtime.cpu.adapter import cpu
 from smalti.runtime.cpu.architecture import architecture
 from smalti.runtime.cpu.executable import Executable
-from smalti.settings import usable_cores
 
 SPINS = 2000
 """How often a thread polls a barrier before it sleeps: some 50 us, about what waking it costs."""
@@ -60,7 +60,7 @@ def context(table: np.ndarray, threads: int, scratch: int = 0, scratch_bytes: in
     state["launches"] = table.ctypes.data
     state["last"] = len(table)
     state["threads"] = threads
-    state["spins"] = SPINS if threads <= usable_cores() else SPINS_CROWDED
+    state["spins"] = SPINS if threads <= len(cores.usable()) else SPINS_CROWDED
     state["scratch"] = scratch
     state["scratch_bytes"] = scratch_bytes
     state["stamps"] = 0 if stamps is None else stamps.ctypes.data

@@ -21,7 +21,7 @@ FEATURES = {
     "avx512f": (7, 0, "ebx", 16), "avx512dq": (7, 0, "ebx", 17), "avx512bw": (7, 0, "ebx", 30),
     "avx512vl": (7, 0, "ebx", 31), "avx512_vnni": (7, 0, "ecx", 11),
     "avx512_fp16": (7, 0, "edx", 23), "avx_vnni": (7, 1, "eax", 4),
-    "avx512_bf16": (7, 1, "eax", 5),
+    "avx512_bf16": (7, 1, "eax", 5), "hybrid": (7, 0, "edx", 15),
 }
 YMM_STATE = 0x06   # XCR0: xmm, ymm
 ZMM_STATE = 0xE6   # also masks and both halves of the zmm registers
