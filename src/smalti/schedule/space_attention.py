@@ -42,9 +42,9 @@ BESIDE, BESIDE_A_CHUNK, BESIDE_PLAIN = 48, 5, 52
 """Registers of an invocation beside sums, factors and scores, in the matrix unit, for each chunk of
 channels, and without the unit: addresses, above all, and what compilers move ahead. Fitted to what
 the compilers of AMD and Intel say of attentions of 40 to 512 channels."""
-BESIDE_NARROW, BESIDE_A_NARROW_CHUNK = 70, 10
+BESIDE_NARROW, BESIDE_A_NARROW_CHUNK, BESIDE_HELD = 70, 10, 55
 """Those in the unit in subgroups of 8, as on Intel's Xe-HPG: each brings more of a tile, and works
-out more addresses."""
+out more addresses; fewer where queries are held, and have none in the loop."""
 CHAIN = 1200
 """Clocks of a tile that a work-group waits where it is alone: what a subgroup does with a tile is a
 chain of loads, products, exchanges and powers, each of which waits for the one before. A guess."""
@@ -181,7 +181,7 @@ class AttentionWork:
         values = s.blocks * a + b
         chunks = (key_width + value_width) / 2 / s.channels if s.channels else 0
         if s.subgroup < 16:  # what is brought goes on at once, but for addresses of several chunks
-            beside = BESIDE_NARROW + chunks * BESIDE_A_NARROW_CHUNK
+            beside = BESIDE_HELD if s.held else BESIDE_NARROW + chunks * BESIDE_A_NARROW_CHUNK
             beside += 3 * staged if s.channels else 0
             staged = min(staged, 16)
         else:

@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 from smalti.codegen.gpu.form import (
     GroupLoad,
     Loop,
+    MatrixLoad,
     Number,
+    Op,
     Variable,
     expressions,
     statements,
@@ -115,6 +117,29 @@ def test_keys_and_values_are_loaded_without_a_decision(name: str) -> None:
             read = [each for each in expressions(step.body)
                     if isinstance(each, GroupLoad) and each.buffer in ("k", "v")]
             assert read and all(each.where is None for each in read)
+
+
+def test_the_last_tile_ends_with_the_last_key() -> None:
+    kernel = narrowed(attention(64, 77, 2, 40), "f16")
+    for schedule, most in ((GroupAttention(4, 8, 1, 40), 1), (MATRICES["blocks"], 1),
+                           (MATRICES["ahead"], 3)):  # the next tile of each begins somewhere, too
+        (program,) = lower(kernel, schedule, UNIT).steps
+        limited = [each for each in expressions(program.body)
+                   if isinstance(each, Op) and each.instruction == "min"]
+        assert len(limited) == most, "each place that is read was kept in front of the last key"
+
+
+def test_queries_that_are_held_lie_elsewhere_than_weights_if_registers_are_few() -> None:
+    kernel = narrowed(CASES["plain"], "f16")
+    (program,) = lower(kernel, MATRICES["held"], replace(UNIT, registers=128)).steps
+    loop = next(each for each in statements(program.body)
+                if isinstance(each, Loop) and each.counter.startswith("key"))
+    inside = set(map(id, expressions(loop.body)))
+    strides: dict[bool, set[int]] = {True: set(), False: set()}
+    for each in expressions(program.body):
+        if isinstance(each, MatrixLoad) and each.buffer.startswith("weight"):
+            strides[id(each) in inside].add(each.stride)
+    assert strides[True] and strides[False] and not strides[True] & strides[False]
 
 
 def test_one_tile_has_no_top_of_earlier_keys() -> None:

@@ -10,8 +10,7 @@ and every 4 channels whose number is j more than a multiple of the columns.
     sums    [query][e]     = sums * 2^(old top - top) + weights v
 
 `k` and `v` share their memory: they are staged by turns, so many channels at a time that all of it
-fits. What must not be looked at has a score far below all others: its weight is 0, and so are
-staged values behind the last key.
+fits. What must not be looked at has a score far below all others: its weight is 0.
 """
 
 from __future__ import annotations
@@ -69,15 +68,17 @@ class _Attention(Heads[GroupAttention]):
         self.sums = [[[b.variable(0.0, "sum", VectorType("f32", VECTOR)) for _ in range(QUERIES)]
                       for _ in range(s.vectors)] for _ in range(-(-self.width // s.channels))]
         with b.loop(self.stop(), step=s.keys, name="key") as key:
-            self.weigh(self.scores(key, keys))
-            self.add(key, values)
+            first, again = self.tile_of(key)
+            self.weigh(self.scores(first, again, keys))
+            self.add(first, values)
         self.finish()
         return self.finished()
 
     # ------------------------------------------------------------------ a tile of keys
 
-    def scores(self, key: Expr, tile: TokenTile) -> list[Expr]:
-        """The scores of an invocation's queries, for each of its keys."""
+    def scores(self, key: Expr, again: Expr | None, tile: TokenTile) -> list[Expr]:
+        """The scores of an invocation's queries, for each of its keys, in the tile that begins
+        with `key` and has so many keys `again`."""
         b, s = self.b, self.schedule
         sums = [[b.variable(0.0, "score") for _ in range(QUERIES)] for _ in range(s.each)]
         with b.loop(s.depth(self.depth), step=s.channels, name="channel") as channel:
@@ -90,10 +91,12 @@ class _Attention(Heads[GroupAttention]):
                     self.score(sums, channel, first + step * VECTOR)
         queries = [self.query + r for r in range(QUERIES)]
         found = []
+        counts = self.seen(self.column, key, again, [n * s.columns for n in range(s.each)])
         for n, row in enumerate(sums):
-            mine = b.let(key + self.column + n * s.columns)
-            seen = spread(mine < self.keys, QUERIES) if self.ragged_keys else None
-            found.append(self.allowed(vector(*row), queries, [mine] * QUERIES, seen))
+            mine = ([b.let(key + self.column + n * s.columns)] * QUERIES
+                    if self.masked or self.causal else [])
+            seen = spread(counts[n], QUERIES) if counts else None
+            found.append(self.allowed(vector(*row), queries, mine, seen))
         return found
 
     def along(self, steps: int, loads: int) -> int:

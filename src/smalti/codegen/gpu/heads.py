@@ -82,6 +82,36 @@ class Heads(Generic[Schedule]):
             return end
         return self.b.let(select(self.first < self.queries, end, 0))  # there is a query
 
+    @property
+    def overlapping(self) -> bool:
+        """Whether the last tile begins earlier, so that it ends with the last key: then nobody
+        reads behind that, and some keys are there twice."""
+        return self.ragged_keys and self.keys > self.schedule.keys
+
+    def tile_of(self, key: Expr) -> tuple[Expr, Expr | None]:
+        """Where the tile begins that has the keys from `key` on, and how many keys at its
+        beginning are those of the tile before; None where there are none in any tile."""
+        if not self.overlapping:
+            return key, None
+        first = self.b.let(op("min", key, number(self.keys - self.schedule.keys, U32)))
+        return first, self.b.let(key - first)
+
+    def seen(self, place: Expr, first: Expr, again: Expr | None,
+             further: Sequence[int]) -> list[Expr] | None:
+        """Whether the keys at a place of the tile from `first` on, and so many further, count:
+        those behind the last do not, nor those that are there `again`; None where all do.
+
+        An invocation's own place is in one number, which is compared with constants.
+        """
+        b, tile = self.b, self.schedule.keys
+        if again is not None:
+            mine = b.let(place + tile - again)
+            return [mine >= tile - by for by in further]
+        if self.ragged_keys:
+            mine = b.let(first + place)
+            return [mine < max(self.keys - by, 0) for by in further]
+        return None
+
     def place(self, name: str, token: Expr, channel: Expr | int) -> Expr:
         """The element of a token's channel in this head."""
         n, t, h, c = self.kernel.buffer(name).strides
@@ -115,7 +145,7 @@ class Heads(Generic[Schedule]):
             n, h, s, t = self.kernel.buffer("mask").strides
             at, added = b.let(b.group[2] * n + b.group[1] * h), []
             for query, key in zip(queries, keys):
-                here = None if seen is None else key < self.keys
+                here = None if seen is None or self.overlapping else key < self.keys
                 here = both(here, (query < self.queries) if t and self.ragged else None)
                 added.append(b.let(b.load(self.bound["mask"], at + key * s + query * t,
                                           where=here)))
@@ -279,8 +309,10 @@ class TokenTile:
 
     def _ragged(self, first: Expr, row: int) -> bool:
         """Whether a row of somebody may be behind the last token of a tile that begins there."""
+        if self.tokens % self.rows == 0 or self.name != "q" and self.heads.overlapping:
+            return False
         seen = self.tokens - int(first.value) if isinstance(first, Number) else 0
-        return self.tokens % self.rows > 0 and self.reach + row >= seen
+        return self.reach + row >= seen
 
     def _store(self, spot: TokenSpot, values: Sequence[Expr]) -> None:
         b = self.heads.b

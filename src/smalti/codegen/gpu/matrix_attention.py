@@ -113,12 +113,13 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         keys, values = self.tiles()
         ahead = [Ahead(tile, number(0, U32)) for tile in (keys, values)] if s.ahead else []
         with b.loop(self.stop(), step=s.keys, name="key") as key:
+            first, again = self.tile_of(key)
             if not s.channels:
-                self.stage(key, keys, values, ahead)
-            self.scores(key, keys, held)
+                self.stage(key, first, keys, values, ahead)
+            self.scores(first, keys, held)
             self.meet()
-            self.weigh(key)
-            self.add(key, values)
+            self.weigh(first, again)
+            self.add(first, values)
         self.finish()
         return self.finished()
 
@@ -142,19 +143,22 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         """Wait for those who share queries."""
         self.b.barrier(subgroup=self.schedule.across == 1)
 
-    def stage(self, key: Expr, keys: TokenTile, values: TokenTile, ahead: list[Ahead]) -> None:
-        """Bring a tile, and load the next one."""
+    def stage(self, key: Expr, first: Expr, keys: TokenTile, values: TokenTile,
+              ahead: list[Ahead]) -> None:
+        """Bring a tile, of the keys from `key` on, that begins with `first`; load the next one."""
         b, s = self.b, self.schedule
         b.barrier()
         if not ahead:
-            keys.bring(key)
-            values.bring(key)
+            keys.bring(first)
+            values.bring(first)
         for each in ahead:
             each.put()
         b.barrier()
-        for each in ahead:
-            # behind the last tile the first is loaded again: nobody reads it
-            each.renew(b.let(select(key + s.keys < self.keys, key + s.keys, 0)))
+        for each in ahead:  # behind the last tile one is loaded again: nobody reads it
+            following = key + s.keys
+            each.renew(b.let(op("min", following, number(self.keys - s.keys, U32))
+                             if self.overlapping else
+                             select(following < self.keys, following, 0)))
 
     def at(self, block: int, stride: int) -> Expr:
         """Where the rows of one of a subgroup's blocks begin."""
@@ -162,10 +166,11 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
 
     def queries_held(self) -> list[list[Expr]]:
         """The queries of each block as matrices along the channels, by way of the weights' memory:
-        so many channels at a time as a tile has keys."""
+        so many channels at a time as a tile has keys. Where registers are few, rows lie closer than
+        those of weights: else compilers would keep the addresses for these, in 40 registers."""
         b, s = self.b, self.schedule
         found: list[list[Expr]] = [[] for _ in range(s.blocks)]
-        stride = s.stride(s.keys)
+        stride = s.keys if self.few_registers else s.stride(s.keys)
         for channel in range(0, self.key_width, s.keys):
             channels = min(s.keys, self.key_width - channel)
             b.barrier()
@@ -241,25 +246,29 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
             for total, query in zip(column, queries):
                 b.set(total, op("matrix_multiply_add", query, keys, total))
 
-    def weigh(self, key: Expr) -> None:
+    def weigh(self, first: Expr, again: Expr | None) -> None:
         """Move the top, and put weights into shared memory. Invocations that share a row take turns
-        with its keys, `VECTOR` at a time."""
+        with its keys, `VECTOR` at a time. The tile begins with key `first`, and has so many keys
+        `again`."""
         b, s = self.b, self.schedule
         places = [b.let((self.part + n * s.share) * VECTOR)
                   for n in range(s.keys // (VECTOR * s.share))]
         here = b.let(self.row * s.score_stride)
         twice = len(places) * VECTOR > (KEPT_ONCE if self.once else KEPT)
 
-        mine = b.let(key + places[0])
+        mine = first + places[0]
+        steps = [n * s.share * VECTOR + lane for n in range(len(places)) for lane in range(VECTOR)]
+        counts = self.seen(places[0], first, again, steps)
 
         def score(n: int) -> Expr:
             ways: list[Expr] = [b.load(self.arrays["score"], here + places[n] + way * s.keys,
                                        VECTOR) for way in range(s.ways)]
-            further = [n * s.share * VECTOR + lane for lane in range(VECTOR)]
-            keys = ([b.let(mine + by) for by in further] if self.masked or self.causal else [])
-            seen = None  # compared with what is known, not added to what is not
-            if self.ragged_keys and not (self.once and (n + 1) * s.share * VECTOR <= self.keys):
-                seen = vector(*[mine < max(self.keys - by, 0) for by in further])
+            here_on = slice(n * VECTOR, (n + 1) * VECTOR)
+            keys = ([b.let(mine + by) for by in steps[here_on]]
+                    if self.masked or self.causal else [])
+            seen = None
+            if counts and not (self.once and (n + 1) * s.share * VECTOR <= self.keys):
+                seen = vector(*counts[here_on])
             return self.allowed(sum(ways[1:], ways[0]), [self.query] * VECTOR, keys, seen)
 
         scores = [score(0)]
