@@ -29,8 +29,8 @@ def calibrate(threads: int | None) -> None:
     count = settings.threads() if threads is None else settings.checked_threads(threads)
     level = best_level()
     if level is None:
-        raise InputError("only kernels can be timed, and this CPU has no AVX2: it runs the numpy "
-                         "reference")
+        raise InputError("only kernels can be timed, and there is no code for this CPU: it runs "
+                         "the numpy reference")
     found = calibration.calibrated(level, count, show_progress)
     show_progress("")
     path = calibration_path()

@@ -69,8 +69,8 @@ def profile(model: str | None, part: str | None, size: str | None, shapes: tuple
     check_writable([trace] if trace else [])
     device = chosen(device)
     if not driver_of(device).runs(device):
-        raise InputError("only kernels can be profiled, and this CPU has no AVX2: it runs the "
-                         "numpy reference")
+        raise InputError("only kernels can be profiled, and there is no code for this CPU: it runs "
+                         "the numpy reference")
     if model is not None and model not in CASES and not Path(model).exists():
         raise InputError(f"{model} is neither a file nor a model of the suite; the suite has "
                          f"{', '.join(CASES)}")

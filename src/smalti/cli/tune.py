@@ -74,8 +74,8 @@ def tune(model: str | None, budget: float, part: str | None, size: str | None,
             from smalti.runtime.drivers import driver_of
         device = chosen(device)
         if not driver_of(device).runs(device):
-            raise InputError("only kernels can be tuned, and this CPU has no AVX2: it runs the "
-                             "numpy reference")
+            raise InputError("only kernels can be tuned, and there is no code for this CPU: it "
+                             "runs the numpy reference")
         left, programs = programs_of(model, part, size, wanted, device, precision, count)
         for program, inputs, read in programs:
             started = time.monotonic()
