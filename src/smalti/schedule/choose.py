@@ -88,7 +88,8 @@ lanes are filled by four channels, but a channel of them has a step of its own."
 BY_LANE_VECTORS, FEW_PIXELS_VECTORS = (3, 2, 4), (8, 6, 4)
 """Vectors of a panel where products take factors by lane, the best first: 7 x 3, 9 x 2 and 5 x 4
 sums fill 32 registers, and have 4.4, 4.2 and 3.8 products for each load. With few pixels wide
-panels give sums enough that none waits for the one before."""
+panels give sums enough that none waits for the one before, where no registers are needed to make
+factors of words."""
 WINOGRAD_MAX = 4
 """The largest m of an F(m) for which there are transforms."""
 WINOGRAD_BLOCKS_MIN = 4
@@ -136,11 +137,11 @@ def _staged(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedu
     e = contraction_extents(kernel)
     images, lines = (1, 1) if weights_batched(kernel) else (e.b, e.y)
     pixels = images * lines * e.x
-    vectors, rows = micro_tile(pixels, e.o, limits)
+    weights = weights_dtype(kernel, precision)
+    vectors, rows = micro_tile(pixels, e.o, limits, weights in FORMATS)
     width = vectors * limits.lanes
     panels = -(-e.o // width)
     tile_x, tile_y, tile_b = pixel_tile(images, lines, e.x)
-    weights = weights_dtype(kernel, precision)
     pairs = limits.pairs and precision == "bf16" and (weights == "bf16" or weights in FORMATS)
     products = "bf16" if pairs else "f32"
     chunk = channel_chunk(e.c, (tile_b, tile_y, tile_x), e, limits, products, weights)
@@ -281,8 +282,10 @@ def _tile_cycles(e, s: ContractionSchedule, limits: Limits) -> float:
     return e.parts * (runs * s.panels * micro + weights) + staging + TILE_CYCLES
 
 
-def micro_tile(pixels: int, channels: int, limits: Limits) -> tuple[int, int]:
-    """(vectors of output channels, pixels) of the register tile of a micro-kernel.
+def micro_tile(pixels: int, channels: int, limits: Limits,
+               unpacked: bool = False) -> tuple[int, int]:
+    """(vectors of output channels, pixels) of the register tile of a micro-kernel; `unpacked` says
+    that it may make its factors of words, for which it needs registers.
 
     >>> wide, narrow = Limits(lanes=16, vectors=32), Limits(lanes=8, vectors=16)
     >>> micro_tile(4096, 320, wide), micro_tile(4096, 320, narrow), micro_tile(4096, 3, wide)
@@ -294,7 +297,7 @@ def micro_tile(pixels: int, channels: int, limits: Limits) -> tuple[int, int]:
     if channels <= limits.lanes:
         return 1, max(1, min(limits.rows(1, 2), pixels))
     if limits.by_lane:
-        return _by_lane_tile(pixels, channels, limits)
+        return _by_lane_tile(pixels, channels, limits, unpacked)
     for vectors in (4, 2):
         rows = limits.rows(vectors, 1)
         if pixels <= rows or vectors == 2:
@@ -302,10 +305,10 @@ def micro_tile(pixels: int, channels: int, limits: Limits) -> tuple[int, int]:
     raise AssertionError("unreachable")
 
 
-def _by_lane_tile(pixels: int, channels: int, limits: Limits) -> tuple[int, int]:
+def _by_lane_tile(pixels: int, channels: int, limits: Limits, unpacked: bool) -> tuple[int, int]:
     """The same where products take factors by lane: wide panels for few pixels, else the panels of
     `BY_LANE_VECTORS` that leave the fewest lanes without a channel."""
-    for vectors in FEW_PIXELS_VECTORS:
+    for vectors in FEW_PIXELS_VECTORS[-1:] if unpacked else FEW_PIXELS_VECTORS:
         if pixels <= limits.rows(vectors, 1) and vectors * limits.lanes <= channels:
             return vectors, pixels
     vectors = min(BY_LANE_VECTORS, key=lambda n: -(-channels // (n * limits.lanes)) * n)

@@ -1,0 +1,87 @@
+"""The innermost loops of micro-kernels: what is loaded, and that nothing else is in the way.
+
+What they compute is tested with the forms that are made of them. Loops are made for AArch64 here,
+on any computer: its encoder is Smalti's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.cpu.micro import Micro, Reduction, multiply, zero_sums
+from smalti.codegen.cpu.operands import Address
+from smalti.codegen.levels import level
+
+NEON = level("neon")
+LOADED = ("ldr.q", "ldur.q", "ldr.d", "ldur.d", "ldr.s", "ldur.s")
+
+
+def innermost(shape: Micro, turn: int) -> Counter[str]:
+    """How often each instruction is in the loop of a micro-kernel whose `a` moves `turn` bytes."""
+    asm = NEON.assembler("micro")
+    a, b = asm.argument(), asm.argument()
+    sums = zero_sums(asm, shape.rows, shape.vectors)
+    multiply(asm, shape, a, b, [Reduction(10, turn)], sums)
+    for number, total in enumerate(total for row in sums for total in row):
+        asm.store(Address(b, NEON.bytes * number), total)
+    ((start, end),) = asm.loops
+    at = {line.target: place for place, line in enumerate(asm.lines) if line.name == "label"}
+    found = Counter(line.name for line in asm.lines[at[start] + 1:at[end]])
+    asm.finish()
+    return found
+
+
+def loads(found: Counter[str]) -> int:
+    return sum(found[name] for name in LOADED)
+
+
+@pytest.mark.parametrize("vectors", [2, 3, 4])
+def test_four_factors_of_a_row_are_loaded_at_once(vectors: int) -> None:
+    rows = limits(NEON).rows(vectors, 1)
+    found = innermost(Micro(rows, vectors, 128, 4, vectors * NEON.bytes, 4), 16)
+    assert found.pop("fmla.4s.lane") == 4 * rows * vectors
+    assert loads(found) == rows + 4 * vectors
+    rest = found - Counter({name: found[name] for name in LOADED})
+    assert rest == Counter({"add.x.immediate": 2, "subs.x.immediate": 1, "b.condition": 1})
+
+
+def test_factors_of_rows_side_by_side_are_loaded_at_once() -> None:
+    found = innermost(Micro(8, 3, 4, 192, 3 * NEON.bytes, 2), 2 * 192)
+    assert found["fmla.4s.lane"] == 2 * 8 * 3
+    assert loads(found) == 2 * (2 + 3)
+
+
+def test_what_is_left_over_is_loaded_in_part() -> None:
+    found = innermost(Micro(5, 2, 128, 4, 2 * NEON.bytes, 6), 24)
+    assert found["fmla.4s.lane"] == 6 * 5 * 2
+    assert found["ldr.d"] + found["ldur.d"] == 5  # the fifth and sixth factor of each row
+    assert loads(found) == 2 * 5 + 6 * 2
+
+
+def test_factors_far_apart_are_loaded_one_by_one() -> None:
+    found = innermost(Micro(4, 2, 64, 192, 2 * NEON.bytes, 2), 2 * 192)
+    assert found["ldr.s"] + found["ldur.s"] == 2 * 4
+
+
+def test_rows_that_no_offset_reaches_have_pointers() -> None:
+    near = innermost(Micro(7, 3, 33 * 16, 4, 3 * NEON.bytes, 4), 16)
+    odd = innermost(Micro(7, 3, 33 * 4, 4, 3 * NEON.bytes, 4), 16)
+    assert loads(near) == loads(odd) == 7 + 4 * 3
+    assert near["add.x.immediate"] == 2
+    assert odd["add.x.immediate"] == 2 + 4  # 132 bytes are near, 528 a multiple of a vector
+
+
+def test_pairs_of_bf16_are_taken_by_lane_too() -> None:
+    found = innermost(Micro(7, 3, 128, 4, 3 * NEON.bytes, 4, "pairs"), 16)
+    assert found["bfdot.4s.lane"] == 4 * 7 * 3
+
+
+def test_rows_and_vectors_fill_the_registers() -> None:
+    bounds = limits(NEON)
+    assert [bounds.rows(vectors, 1) for vectors in (1, 2, 3, 4, 8)] == [15, 9, 7, 5, 2]
+    for vectors in range(1, 9):
+        rows = bounds.rows(vectors, 0)
+        assert bounds.needed(rows, vectors) <= bounds.vectors < bounds.needed(rows + 1, vectors)
