@@ -29,7 +29,7 @@ FEWEST = 16
 ROUNDS, SWEEPS, SMALL = 30, 300, 0.02
 """Rounds of a fit, each of which looks anew where most is alive, sweeps of one, and the relative
 error below which none counts more."""
-START, LEAST = (1.0, 1.0, 1.0, 1.0, 0.5, 0.2, 8.0), (0.9, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0)
+START, LEAST = (1.0, 1.0, 1.0, 1.0, 0.5, 0.2, 0.2, 8.0), (0.9, 0.5, *(0.0,) * 6)
 """Constants that a fit begins with, and the least ones: a sum is a register for all of a loop."""
 COLUMNS = ("chip", "programs", "registers: mean error", "within 15 %", "spills right", "missed",
            "occupancy exact", "within a quarter", "chooser's registers", "within 15 %")

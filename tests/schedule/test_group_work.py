@@ -23,7 +23,7 @@ def device(name: str, shape: tuple[int, int, int], subgroup: int, registers: int
         shared_bytes=48 << 10, invocations=1024, subgroup_min=subgroup, subgroup_max=subgroup,
         subgroup_choice=True, subgroup_operations=True, bindings=16, f16=True, storage16=True,
         matrices=(MatrixShape(*shape, "f16", "f32"),), registers=registers, units=found.units,
-        rates=unit_rates(found))
+        architecture=found.architecture, rates=unit_rates(found))
 
 
 DEVICES = {
@@ -81,7 +81,12 @@ def test_occupancy_is_what_registers_and_shared_memory_leave() -> None:
                              matrix="16x16x16", subgroup=32)
     large = replace(small, tile_m=256, tile_n=128, block_m=64, block_n=32)
     assert work.resident(small) > work.resident(large) >= 1
-    few = replace(work, rates=replace(work.rates, shared_bytes=small.shared_bytes()))
+    unit, shared = work.unit, small.shared_bytes()
+    assert unit is not None
+    assert replace(work, unit=replace(unit, shared_bytes=unit.taken(shared))).resident(small) == 1
+    unknown = replace(work, unit=None)
+    assert unknown.resident(small) > unknown.resident(large) >= 1
+    few = replace(unknown, rates=replace(work.rates, shared_bytes=shared))
     assert few.resident(small) == 1
 
 
@@ -92,7 +97,8 @@ def test_few_work_groups_may_stage_deeper(name: str) -> None:
         kernel = contraction(linear((rows,), 768, 320))
         return max(s.tile_k for s in schedules(kernel, DEVICES[name], "f16") if s.matrix)
 
-    assert deepest(77) > deepest(8192) == deepest(4)
+    assert deepest(77) >= deepest(8192) == deepest(4)
+    assert deepest(77) > deepest(8192) or name == "arc_a770"  # which has no registers for it
 
 
 @pytest.mark.parametrize(("name", "ahead"), [("rx_9070_xt", True), ("rtx_4070", True),

@@ -56,6 +56,6 @@ def test_spills_begin_above_the_capacity() -> None:
 
 
 def test_needs_are_a_register_for_each_word_and_some_more() -> None:
-    needs = CompilerNeeds(1.0, 2.0, 0.5, 1.0, 0.0, 0.5, 8.0)
+    needs = CompilerNeeds(1.0, 2.0, 0.5, 1.0, 0.0, 0.5, 0, 8.0)
     assert needs.registers(KeptWords(64, 16, 32, 10, 5, 6)) == 64 + 32 + 16 + 10 + 3 + 8
     assert replace(needs, step=8).registers(KeptWords(64, 16, 32, 10, 5, 6)) == 136

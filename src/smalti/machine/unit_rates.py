@@ -30,11 +30,6 @@ their halves are moved separately."""
 READ = {"xe": 4.0}
 """Instructions for a matrix that is read from shared memory: Intel's compiler works out an address
 for each load, others put what lies behind an address into the instruction."""
-SPREAD = {"xe_": 1.4}
-BESIDE = {"rdna3": 24, "rdna4": 12, "xe2": 4, "xe_": 10, "ada": 5, "ampere": 5, "blackwell": 5}
-"""`SPREAD` is how many registers a compiler uses for each one of sums and factors, `BESIDE` how
-many for all else except what is loaded ahead; both by the beginning of an architecture's name.
-Least squares over what Mesa 26 compiled (see `schedule/group_work.py`)."""
 
 
 def unit_rates(found: DeviceModel) -> UnitRates:
@@ -58,9 +53,7 @@ def unit_rates(found: DeviceModel) -> UnitRates:
         shared_bytes=int(found.shared), units=found.units, exclusive=found.vendor in EXCLUSIVE,
         copies=int(of_architecture(COPIES, usual.copies)),
         made=of_architecture(MADE, usual.made),
-        read=of_architecture(READ, usual.read),
-        spread=of_architecture(SPREAD, usual.spread),
-        beside=int(of_architecture(BESIDE, usual.beside)))
+        read=of_architecture(READ, usual.read))
 
 
 def rates_for(name: str, architecture: str) -> UnitRates:

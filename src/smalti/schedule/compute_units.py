@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smalti.errors import UnknownDeviceError
+from smalti.schedule.group import GroupLimits
 from smalti.schedule.residency import CompilerNeeds, ComputeUnit
 
 KIB = 1 << 10  # bytes
@@ -27,29 +28,29 @@ BRW = ("Mesa, src/intel/common/intel_compute_slm.c (sizes of shared memory), "
 RDNA2 = ComputeUnit(
     "rdna2", 128 * KIB, registers_max=256, granule=16, subgroups=16, sharers=2,
     shared_bytes=64 * KIB, shared_granule=KIB, groups=16, double=True, source=ACO,
-    needs=CompilerNeeds(1.0, 1.0, 0.78, 1.4, 1.09, 0.09, 0.3))
+    needs=CompilerNeeds(1.0, 1.0, 0.78, 1.4, 1.09, 0.09, 0.0, 0.3))
 RDNA3 = replace(
     RDNA2, architecture="rdna3_big", file_bytes=192 * KIB, granule=24,
-    needs=CompilerNeeds(0.99, 2.06, 0.69, 0.95, 0.03, 0.2, 3.7))
+    needs=CompilerNeeds(0.99, 2.06, 0.69, 0.95, 0.03, 0.2, 0.0, 3.7))
 """Its matrix unit wants each factor twice in the registers of a subgroup of 32."""
 XE_HPG = ComputeUnit(
     "xe_hpg", 32 * KIB, fixed_bytes=4 * KIB, subgroups=8, sharers=16, shared_bytes=128 * KIB,
     shared_sizes=tuple(KIB << n for n in range(7)), source=BRW,
-    needs=CompilerNeeds(0.9, 2.19, 0.96, 1.71, 1.9, 0.2, 2.7))
+    needs=CompilerNeeds(0.9, 2.19, 0.96, 1.71, 1.9, 0.2, 2.0, 2.7))
 XE2 = ComputeUnit(
     "xe2_hpg", 64 * KIB, fixed_bytes=8 * KIB, subgroups=8, sharers=8, shared_bytes=128 * KIB,
     shared_sizes=tuple(KIB * n for n in (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)), source=BRW,
-    needs=CompilerNeeds(1.97, 0.5, 0.99, 1.61, 0.28, 0.2, 2.3))
+    needs=CompilerNeeds(0.9, 2.16, 0.99, 1.71, 1.4, 0.2, 0.57, 1.89))
 AMPERE = ComputeUnit(
     "ampere_ga10x", 256 * KIB, registers_max=253, granule=8, subgroups=48, step=4,
     shared_bytes=100 * KIB, shared_granule=128, shared_reserved=KIB, groups=16, source=NAK,
-    needs=CompilerNeeds(1.02, 1.18, 0.67, 1.18, 0.65, 0.0, 7.8, step=8, saves=0.063))
+    needs=CompilerNeeds(1.02, 1.18, 0.67, 1.18, 0.65, 0.0, 0.0, 7.8, step=8, saves=0.063))
 
 UNITS = {unit.architecture: unit for unit in (
     RDNA2, RDNA3,
     replace(RDNA2, architecture="rdna3_small", needs=RDNA3.needs),
     replace(RDNA3, architecture="rdna4",
-            needs=CompilerNeeds(0.96, 1.17, 0.69, 0.83, 0.36, 0.2, 3.7)),
+            needs=CompilerNeeds(0.96, 1.17, 0.69, 0.83, 0.36, 0.2, 0.0, 3.7)),
     XE_HPG, XE2, AMPERE,
     replace(AMPERE, architecture="turing_rtx", subgroups=32, shared_bytes=64 * KIB,
             shared_reserved=0),
@@ -64,6 +65,33 @@ LIKE = {"turing_gtx": "turing_rtx", "turing_pro": "turing_rtx", "ampere_ga10x_pr
 """Architectures whose compute units are the same as those of another."""
 
 
+USUAL = CompilerNeeds(1.0, 1.2, 0.8, 1.2, 0.6, 0.2, 0.0, 4.0)
+"""What a compiler needs that nobody knows: about the middle of those that are known."""
+
+
+def known_unit(architecture: str) -> ComputeUnit | None:
+    """The compute unit of an architecture; None where that is not in the table.
+
+    >>> known_unit("apple7") is known_unit("") is None
+    True
+    """
+    return UNITS.get(LIKE.get(architecture, architecture))
+
+
+def needs_of(limits: GroupLimits) -> CompilerNeeds:
+    """What the compiler of a device needs: that of its architecture, or where that is not in the
+    table `USUAL`; those of Xe-HPG where invocations have few registers, which is why it spares
+    them.
+
+    >>> needs_of(GroupLimits()) == USUAL, needs_of(GroupLimits(registers=128)) == XE_HPG.needs
+    (True, True)
+    """
+    found = known_unit(limits.architecture)
+    if found is None:
+        return XE_HPG.needs if limits.few_registers else USUAL
+    return found.needs
+
+
 def compute_unit(architecture: str) -> ComputeUnit:
     """The compute unit of an architecture. Raises UnknownDeviceError for an architecture that is
     not in the table.
@@ -71,7 +99,7 @@ def compute_unit(architecture: str) -> ComputeUnit:
     >>> compute_unit("ada").resident(96, 32, 128, 0)
     20
     """
-    found = UNITS.get(LIKE.get(architecture, architecture))
+    found = known_unit(architecture)
     if found is None:
         raise UnknownDeviceError(f"no facts of the units of {architecture!r}; there are those of "
                                  f"{', '.join((*UNITS, *LIKE))}")

@@ -14,8 +14,17 @@ from dataclasses import dataclass
 
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, STORED_BYTES, Expr, Kernel, Load, functions, loads
+from smalti.schedule.compute_units import known_unit, needs_of
 from smalti.schedule.group import GroupContraction, GroupLimits
-from smalti.schedule.merge import contraction_extents, weights_batched
+from smalti.schedule.merge import access, contraction_extents, weights_batched
+from smalti.schedule.residency import (
+    LANES,
+    RIGHT_EARLY,
+    CompilerNeeds,
+    ComputeUnit,
+    KeptWords,
+    subgroups_of,
+)
 from smalti.schedule.unit import UnitRates
 
 SIMPLE = {"add", "sub", "mul", "div", "max", "min", "neg", "abs", "relu"}
@@ -33,10 +42,14 @@ compiler."""
 ISSUED_FOR_A_CODE = 5
 """Those to widen a quantised weight: a shift and a mask, which some units do as they convert, the
 conversion, the sum with the least code, the product with the scale."""
-HELD_FOR_WORDS, HELD_FOR_BORDERS, HELD_FOR_SOME, HELD_FOR_PROLOGUE = 6.5, 4, 20, 13
-"""Registers for the same: for each 8 halves, those more with borders and with a prologue, and for a
-factor that only some invocations bring. Least squares over the products of the SD 1.5 UNet under
-two schedules each, by the compilers of Mesa 26 for five chips: 7 to 11 % off in the mean."""
+ISSUED_TO_FIND, ISSUED_FOR_ONE = 8, 2.5
+"""Those to divide by an extent where an invocation has another row and another column in each turn,
+and for an element that is loaded alone, and converted. Read off the same listings."""
+UNIFORM, PLACES, PLACES_OF_A_VECTOR, PLACES_FOR_BORDERS, PLACES_ELSEWHERE, HEADS = (
+    6.0, 1.0, 3.0, 3.0, 6.0, 2.0)
+"""Words that an invocation keeps: what is the same for a subgroup; where it is, where it reads and
+writes each vector, and more of these where a window has borders, and for a factor that not all
+bring in the last turn; scales of quantised weights."""
 CHUNK_LATENCY, CHUNK_LATENCY_AHEAD, BARRIER, STALL = 900, 300, 30, 250
 """Clocks of a chunk of a work-group that is alone, beside its work, and of a barrier: those that
 everybody pays, and those that another work-group can fill. In the matrix unit chunks that are not
@@ -71,9 +84,11 @@ def issued_for(value: Expr) -> float:
 class GroupWork:
     """What a contraction takes on a device, whatever its schedule.
 
-    What is read takes `given` bytes at most, and results `stored`. `prologue` are instructions for
-    an element of the patch, which has `points` of them, reads so many `loads` and has `borders` or
-    none. `registers` is what an invocation may have.
+    An element of the patch reads `given` bytes, and a result takes `stored`. `prologue` are
+    instructions for an element of the patch, which has `points` of them, reads so many
+    `loads` and has `borders` or none; for the matrix unit it is brought `lanes` elements at a time,
+    which are `apart` in memory or not. `registers` is what an invocation may have, `unit` what
+    is known of the units of the device, and `needs` what its compiler takes for what is kept.
     """
 
     batch: int
@@ -88,9 +103,13 @@ class GroupWork:
     prologue: float
     loads: int
     borders: bool
+    lanes: int
+    apart: bool
     units: int
     registers: int
     rates: UnitRates
+    unit: ComputeUnit | None
+    needs: CompilerNeeds
 
     @classmethod
     def of(cls, kernel: Kernel, limits: GroupLimits) -> GroupWork:
@@ -98,12 +117,14 @@ class GroupWork:
         e, patch = contraction_extents(kernel), kernel.stages[0]
         batch, rows = (e.b * e.y, e.x) if weights_batched(kernel) else (1, e.b * e.y * e.x)
         read = set(loads(patch.value))
-        given = max((STORED_BYTES[kernel.buffer(load.buffer).dtype] for load in read), default=0)
+        given = sum(STORED_BYTES[kernel.buffer(load.buffer).dtype] for load in read)
         return cls(batch, rows, e.o, e.parts, e.c, e.r * e.s * e.c,
                    math.prod(n for _, n in patch.axes), given,
                    STORED_BYTES[kernel.buffer("out").dtype], issued_for(patch.value), len(read),
-                   bool(patch.guards), limits.unit_count, limits.registers,
-                   limits.rates)
+                   bool(patch.guards), math.gcd(e.c, WIDE),
+                   any(access(kernel, load).stride("c") != 1 for load in read),
+                   limits.unit_count, limits.registers, limits.rates,
+                   known_unit(limits.architecture), needs_of(limits))
 
     def grid(self, s: GroupContraction) -> tuple[int, int, int]:
         """The work-groups of a schedule: along columns, rows, and the batch and parts of the depth.
@@ -146,47 +167,87 @@ class GroupWork:
 
     def resident(self, s: GroupContraction) -> int:
         """Work-groups that a unit holds at a time, by registers and shared memory."""
+        unit, shared = self.unit, s.shared_bytes(self.parts)
+        if unit is not None:
+            size = s.subgroup or LANES
+            subgroups = unit.resident(round(self.held(s)), size, s.invocations, shared)
+            return max(1, subgroups * unit.sharers // subgroups_of(s.invocations, size))
         held = min(self.held(s), self.registers)
         registers = self.rates.registers / (held * s.invocations)
-        return max(1, int(min(registers, self.rates.shared_bytes / s.shared_bytes(self.parts))))
+        return max(1, int(min(registers, self.rates.shared_bytes / shared)))
 
     def held(self, s: GroupContraction) -> float:
-        """Registers that an invocation wants: sums, factors, and what is loaded ahead."""
+        """Registers that the compiler takes for an invocation, where most is alive."""
+        return max(map(self.needs.words, self.kept(s)))
+
+    def kept(self, s: GroupContraction) -> tuple[KeptWords, ...]:
+        """What an invocation keeps alive while a chunk is multiplied, and while one is staged."""
         columns = s.block_n * self.parts
         word = STORED_BYTES[s.dtype] / WORD
-        plain = s.prepared or not self.prologue
         if not s.matrix:
-            staged = s.tile_k * (s.tile_m * (word if plain else self.loads)
+            staged = s.tile_k * (s.tile_m * (word if self._plain(s) else self.loads)
                                  + word * s.tile_n * self.parts) / s.invocations
             sums = s.block_m * columns + 4 * s.block_m + columns
-            return sums + s.ahead * staged + self.rates.beside
-        depth = min(s.tile_k, 2 * s.shape[2])
-        factors: float = word * depth * (s.block_m + columns) / s.subgroup * self.rates.copies
+            return (KeptWords(values=sums + s.ahead * staged, places=PLACES),)
+        rows, across, depth = s.shape
+        own = s.block_m * columns / s.subgroup
+        factors = word * depth * (s.block_m + across) / s.subgroup
+        early = word * ((s.tile_k - depth) * s.block_m + RIGHT_EARLY * (
+            s.tile_k * columns - depth * across)) / s.subgroup
+        waiting, places = self._waiting(s), self._places(s)
+        if s.tile_k >= self.depth:  # no sums while it is staged, and nothing for a turn to come
+            return (KeptWords(own, factors, uniform=UNIFORM),
+                    KeptWords(values=waiting, places=places, uniform=UNIFORM))
+        return (KeptWords(own, factors, s.ahead * waiting, places, UNIFORM, early=early),
+                KeptWords(own, 0.0, waiting, places, UNIFORM))
+
+    def _plain(self, s: GroupContraction) -> bool:
+        """Whether nothing is done to the patch as it is staged."""
+        return s.prepared or not self.prologue
+
+    def _waiting(self, s: GroupContraction) -> float:
+        """Words that were loaded for a chunk and are not staged yet."""
         patch, weight = self._spots(s)
-        vectors = (s.tile_m + s.tile_n * self.parts) * s.tile_k // WIDE
-        held = HELD_FOR_WORDS * (patch + weight) + HELD_FOR_SOME * self.partial(s)
-        if (patch + weight) * s.invocations > vectors:  # some put theirs elsewhere
-            held += HELD_FOR_SOME / 2
-        if plain and self.given > 2:  # twice as many registers, before they are halves
-            held += WIDE * word * patch
-        if not plain:
-            held += HELD_FOR_PROLOGUE * patch
+        given = STORED_BYTES[s.dtype] if s.prepared else self.given
+        held = self.lanes * given / WORD * patch
+        if s.weights in FORMATS:
+            return held + (WIDE / FORMATS[s.weights].codes + HEADS) * weight
+        return held + WIDE * ELEMENT_BYTES[s.weights] / WORD * weight
+
+    def _places(self, s: GroupContraction) -> float:
+        """Numbers that say where an invocation reads and writes."""
+        patch, weight = self._spots(s)
+        found = PLACES + PLACES_OF_A_VECTOR * (patch + weight)
+        found += PLACES_ELSEWHERE * sum(n > 0 for n in self._idle(s))
         if self.borders and not s.prepared:
-            held += HELD_FOR_BORDERS * patch
-        multiplied = s.block_m * columns / s.subgroup + factors
-        return self.rates.spread * multiplied + held + self.rates.beside
+            found += PLACES_FOR_BORDERS * patch
+        return found
 
     def partial(self, s: GroupContraction) -> int:
         """Of how many factors only some invocations bring a vector, as there are fewer pads than
         others to put something into."""
-        vectors, spots = s.tile_k // WIDE, self._spots(s)
-        return sum(count * s.invocations - lines * vectors > lines for count, lines in
-                   zip(spots, (s.tile_m, s.tile_n * self.parts)))
+        return sum(idle > lines for idle, lines in
+                   zip(self._idle(s), (s.tile_m, s.tile_n * self.parts)))
+
+    def _idle(self, s: GroupContraction) -> tuple[int, int]:
+        """How many invocations have nothing of the patch to bring in the last turn; and of the
+        weight."""
+        patch, weight = self._spots(s)
+        return (patch * s.invocations - s.tile_m * (s.tile_k // self.lanes),
+                weight * s.invocations - s.tile_n * self.parts * (s.tile_k // WIDE))
 
     def _spots(self, s: GroupContraction) -> tuple[int, int]:
-        """Vectors of 8 halves that an invocation brings of the patch, and of the weight."""
-        vectors, columns = s.tile_k // WIDE, s.tile_n * self.parts
-        return (-(-s.tile_m * vectors // s.invocations), -(-columns * vectors // s.invocations))
+        """Vectors that an invocation brings of the patch, and of 8 halves of the weight."""
+        size, columns = s.invocations, s.tile_n * self.parts
+        return (-(-s.tile_m * (s.tile_k // self.lanes) // size),
+                -(-columns * (s.tile_k // WIDE) // size))
+
+    def _uneven(self, s: GroupContraction) -> tuple[bool, bool]:
+        """Whether an invocation has another row of the patch and another place along the depth in
+        each turn; and the same of the weight. Neighbours go along the depth where it lies so."""
+        size, columns = s.invocations, s.tile_n * self.parts
+        line = s.tile_m if self.apart else s.tile_k // self.lanes
+        return size % line != 0 != line % size, size % columns != 0 != columns % size
 
     def _chunk(self, s: GroupContraction) -> tuple[float, float]:
         """Clocks of a chunk of a work-group while others are at work too, and when it is alone."""
@@ -232,10 +293,16 @@ class GroupWork:
         patch, weight = self._spots(s)
         issued: float = ISSUED_FOR_WORDS[s.ahead] * (patch + weight)
         issued += ISSUED_FOR_SOME * self.partial(s)
+        if s.tile_k >= self.depth:  # once, and nothing of it in front of a loop
+            issued += ISSUED_TO_FIND * sum(
+                n for n, uneven in zip(self._spots(s), self._uneven(s)) if uneven)
         if s.weights in FORMATS:
             issued += WIDE * ISSUED_FOR_A_CODE * weight
         if not s.prepared:
-            issued += ISSUED_FOR_BORDERS[s.ahead] * self.borders * patch
+            again = s.ahead and s.tile_k < self.depth
+            issued += ISSUED_FOR_BORDERS[again] * self.borders * patch
+            if self.apart:
+                issued += ISSUED_FOR_ONE * self.lanes * patch
             if self.prologue:
-                issued += WIDE * (self.prologue + ISSUED_FOR_HALVES) * patch
+                issued += self.lanes * (self.prologue + ISSUED_FOR_HALVES) * patch
         return issued

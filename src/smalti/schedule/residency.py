@@ -17,6 +17,9 @@ LANES = 32
 """Registers are counted in units of 32 lanes; a register of a subgroup of 64 counts as two."""
 WORD = 4
 """Bytes of a register of a lane."""
+RIGHT_EARLY = 1 / 6
+"""How much of right factors is loaded early, as much as of left ones being 1: what Intel's compiler
+does, which tells the most registers for factors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,9 @@ class KeptWords:
 
     `sums` and `factors` are its share of matrices, `values` are numbers that it computes with,
     `places` are integers that differ between invocations, and `uniform` those of a whole subgroup.
-    `unrolled` is what all turns of a short loop load, which drivers make straight code of.
+    `unrolled` is what all turns of a short loop load, which drivers make straight code of. `early`
+    are factors that the same straight code loads later, so that compilers may load them at once:
+    left ones, which all columns want, and the share `RIGHT_EARLY` of right ones.
     """
 
     sums: float = 0.0
@@ -34,6 +39,7 @@ class KeptWords:
     places: float = 0.0
     uniform: float = 0.0
     unrolled: float = 0.0
+    early: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,7 @@ class CompilerNeeds:
     places: float
     uniform: float
     unrolled: float
+    early: float
     base: float
     step: int = 1
     saves: float = 0.0
@@ -61,7 +68,8 @@ class CompilerNeeds:
         """Registers for the words that are alive at one point, before they are given in steps."""
         return (self.base + self.sums * kept.sums + self.factors * kept.factors
                 + self.values * kept.values + self.places * kept.places
-                + self.uniform * kept.uniform + self.unrolled * kept.unrolled)
+                + self.uniform * kept.uniform + self.unrolled * kept.unrolled
+                + self.early * kept.early)
 
     def registers(self, kept: KeptWords) -> int:
         """Registers for the words that are alive at one point."""
@@ -102,13 +110,13 @@ class ComputeUnit:
     groups: int = 0
     double: bool = False
     """True if a subgroup of 64 counts as two of 32, as drivers of AMD tell it."""
-    needs: CompilerNeeds = CompilerNeeds(1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
+    needs: CompilerNeeds = CompilerNeeds(1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
     source: str = ""
 
     def held(self, kept: KeptWords) -> int:
         """Registers that the compiler takes for what is kept alive.
 
-        >>> saving = CompilerNeeds(1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 8.0, step=8, saves=0.06)
+        >>> saving = CompilerNeeds(1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 8.0, step=8, saves=0.06)
         >>> unit = ComputeUnit("ada", 256 << 10, registers_max=253, granule=8, step=4, needs=saving)
         >>> unit.held(KeptWords(sums=124)), unit.held(KeptWords(sums=132))  # 16 subgroups, or 12
         (128, 144)

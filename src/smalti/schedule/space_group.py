@@ -25,6 +25,9 @@ SUMS_SHARE = 1 / 4
 """Share of the registers of an invocation that sums of matrices take at most. The rest is for
 factors, of which compilers load many ahead of the products, for the next chunk and for places: with
 half as sums, the compilers of AMD and Intel spill."""
+SHORT = 64
+"""Depth of a product, at most, that is staged whole: once, with the addresses of a loop of several
+chunks but without the loop, which drivers would write out anyway."""
 INVOCATIONS = (32, 256)
 """Invocations of a work-group, at least and at most: a subgroup, and what every device runs."""
 SUMS_MAX = 64
@@ -129,6 +132,8 @@ def _matrices(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
     invocations of a subgroup are one file there, and addresses of factors fill it."""
     subgroup, sums = matrix_subgroup(shape, limits), limits.registers * SUMS_SHARE
     chunks = tuple(dict.fromkeys((max(32, shape.depth), shape.depth)))
+    if work.depth <= SHORT:
+        chunks = (-(-work.depth // shape.depth) * shape.depth,)
     for block_m, block_n in product(MATRIX_BLOCKS, MATRIX_BLOCKS):
         if block_m % shape.rows or block_n % shape.columns or (
                 block_m * block_n * e.parts > sums * subgroup):

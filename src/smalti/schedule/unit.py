@@ -38,7 +38,3 @@ class UnitRates:
     have no unit of their own."""
     read: float = 0.0
     """Instructions for a matrix that is read from shared memory, beside the loads."""
-    spread: float = 1.0
-    """Registers that compilers take for one of sums and factors."""
-    beside: int = 16
-    """Registers of an invocation that are no sums, no factors and not loaded ahead."""

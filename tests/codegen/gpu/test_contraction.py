@@ -156,6 +156,24 @@ def test_weights_that_are_computed(name: str) -> None:
         check(kernel, SCHEDULES[name])
 
 
+@pytest.mark.parametrize(("tile", "block"), [
+    ((32, 32), (16, 16)), ((64, 16), (16, 16)), ((16, 64), (16, 64)), ((48, 48), (16, 48))])
+def test_who_brings_what_of_a_short_depth(tile: tuple[int, int], block: tuple[int, int]) -> None:
+    """All of it in one chunk: whole subgroups a row, several turns a row, and neither."""
+    (kernel,) = contractions(Conv(4, 8, 10, 72, behind="residual").graph())
+    short = replace(MATRIX, tile_m=tile[0], tile_n=tile[1], tile_k=48, block_m=block[0],
+                    block_n=block[1])
+    for schedule in (short, replace(short, ahead=True)):
+        check(kernel, schedule)
+
+
+def test_a_short_depth_is_one_chunk() -> None:
+    """Of a window over the channels of a latent, whose loop drivers would write out."""
+    (kernel,) = contractions(Conv(4, 32, 32, 320).graph())
+    schedule = choose_group(kernel, LIMITS, "f16")
+    assert schedule.matrix and schedule.tile_k == 48
+
+
 @pytest.mark.parametrize("values", DTYPES)
 @pytest.mark.parametrize("weights", DTYPES)
 def test_values_and_weights_of_every_dtype(values: str, weights: str) -> None:

@@ -7,7 +7,7 @@ from smalti.codegen.gpu.form import Number
 from smalti.codegen.gpu.registers import kept, registers, shared_bytes
 from smalti.codegen.gpu.types import Matrix
 from smalti.schedule.compute_units import compute_unit
-from smalti.schedule.residency import KeptWords
+from smalti.schedule.residency import RIGHT_EARLY, KeptWords
 
 
 def test_values_are_alive_to_their_last_use() -> None:
@@ -71,8 +71,10 @@ def matrices() -> Builder:
 
 def test_a_subgroup_shares_matrices() -> None:
     program = matrices().finish((1, 1, 1))
+    right = 4 * RIGHT_EARLY
     assert kept(program) == (KeptWords(sums=8, factors=8, uniform=1),
-                             KeptWords(sums=8, factors=4, uniform=2))
+                             KeptWords(sums=8, factors=4, uniform=2, early=right),
+                             KeptWords(sums=8, uniform=2, early=4 + right))
     assert shared_bytes(program) == 512 * 2 + 512 * 4
 
 

@@ -22,6 +22,7 @@ from smalti.codegen.gpu.expressions import Values, both, together, wanders
 from smalti.codegen.gpu.form import (
     Binding,
     Expr,
+    Number,
     Shared,
     number,
     op,
@@ -288,8 +289,9 @@ class Lines(Factor):
                 found.append(Fetched(self._loaded(at, places, both(spot.where, inside)), inside))
                 continue
             values = Values(b, product.kernel, self.bindings, at, where=inside, places=places)
-            places = {a: b.let(select(inside, values.place(a), 0)) for a in self.loads.values()}
-            found.append(Fetched(self._loaded(at, places, spot.where), inside))
+            counts = b.let(both(inside, spot.where))
+            places = {a: b.let(select(counts, values.place(a), 0)) for a in self.loads.values()}
+            found.append(Fetched(self._loaded(at, places, None), inside))
         return found
 
     def _fetch_of_tap(self, tap: Tap, chunk: Expr) -> list[Fetched]:
@@ -437,16 +439,24 @@ class PackedColumns(Factor):
                            product.parts * schedule.tile_n,
                            "inner" if schedule.pad == WIDE else "")
         columns = packed_columns(b, product, schedule, first, self.spots)
-        self.bases = [b.let(spot.outer * self.line + columns[spot.inner] * WIDE)
-                      for spot in self.spots]
+        self.bases = {spot: self._base(spot.outer, columns[spot.inner]) for spot in self.spots}
+
+    def _base(self, block: Expr, column: Expr) -> tuple[Expr, int]:
+        """Where a column of a block begins: a number that others share, and a constant."""
+        at, by = column * WIDE, 0
+        if isinstance(block, Number):
+            by = int(block.value) * self.line
+        else:
+            at = block * self.line + at
+        return self.b.let(at), by
 
     def fetch(self, chunk: Expr) -> list[Fetched]:
         b = self.b
         start = b.let(chunk * (self.schedule.tile_k // WIDE * self.line))
         halves = self.binding.dtype in HALVES
         found = []
-        for spot, base in zip(self.spots, self.bases):
-            at = b.let(base + start)
+        for spot, (base, by) in self.bases.items():
+            at = b.let(base + start) + by
             pieces = (WORDS,) if halves else (0, VECTOR)
             found.append(Fetched({
                 (WEIGHT, n): b.let(b.load(self.binding, at + max(n, 0), VECTOR, where=spot.where,

@@ -119,8 +119,23 @@ class Ranges:
         What is not known to be a multiple itself comes first: most often a loop does not change it,
         and a device adds what changes to an address that it has worked out before.
         """
-        if lanes == 1 or self.largest(index) is None:
+        rest, whole, more = self.parted(index, lanes)
+        if not whole or more % lanes:
             return [], 0
+        return whole if rest is None else [rest // lanes, *whole], more // lanes
+
+    def parted(self, index: Expr, lanes: int) -> tuple[Expr | None, list[Expr], int]:
+        """An index as the sum of what is not known to be a multiple of `lanes`, if there is any, of
+        `lanes` times other terms, and of a constant; no terms where it may wrap.
+
+        >>> from smalti.codegen.gpu.builder import Builder
+        >>> b = Builder("some", 64)
+        >>> Ranges(b.finish((1, 1, 1))).parted(b.lane * 12 + b.subgroup * 2 + 5, 4)[1:]
+        ([Op(instruction='mul', arguments=(Builtin(name='lane'), Number(value=3, \
+type=VectorType(scalar='u32', lanes=1))), type=VectorType(scalar='u32', lanes=1))], 5)
+        """
+        if lanes == 1 or self.largest(index) is None:
+            return index, [], 0
         rest, whole, more = [], [], 0
         for term in self._terms(index, self._depth(index)):
             found = self._divided(term, lanes)
@@ -130,9 +145,7 @@ class Ranges:
                 rest.append(term)
             else:
                 whole.append(found)
-        if not whole or more % lanes:
-            return [], 0
-        return [sum(rest[1:], rest[0]) // lanes, *whole] if rest else whole, more // lanes
+        return (sum(rest[1:], rest[0]) if rest else None), whole, more
 
     def _depth(self, expr: Expr) -> int:
         """How many loops the names of an expression are inside of, at most."""

@@ -35,7 +35,7 @@ from smalti.codegen.gpu.form import (
 )
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.types import INTEGERS, Matrix
-from smalti.schedule.residency import LANES, ComputeUnit, KeptWords
+from smalti.schedule.residency import LANES, RIGHT_EARLY, ComputeUnit, KeptWords
 
 UNIFORM = ("group_x", "group_y", "group_z", "subgroup")
 """What all invocations of a subgroup have in common."""
@@ -123,10 +123,15 @@ class _Liveness:
     def _block(self, body: tuple[Statement, ...], after: frozenset[str], *,
                note: bool) -> frozenset[str]:
         """What is alive before a block, where `after` is behind it."""
-        live = set(after)
+        live, early = set(after), 0.0
         for statement in reversed(body):
             if note:
-                self._note(live)
+                self._note(live, early=early)
+            if isinstance(statement, Barrier | Loop | Branch):
+                early = 0.0
+            if isinstance(statement, Let) and isinstance(statement.value, MatrixLoad):
+                share = 1.0 if statement.value.type.role == "a" else RIGHT_EARLY
+                early += share * self._kinds[statement.name][1]
             if isinstance(statement, Let | Variable | Set):
                 live.discard(statement.name)
             elif isinstance(statement, Loop):
@@ -152,12 +157,12 @@ class _Liveness:
                     if isinstance(each, Let) and isinstance(each.value, GroupLoad)))
         return live
 
-    def _note(self, live: Iterable[str], unrolled: float = 0.0) -> None:
+    def _note(self, live: Iterable[str], unrolled: float = 0.0, early: float = 0.0) -> None:
         words = dict.fromkeys(("sums", "factors", "values", "places", "uniform"), 0.0)
         for name in live:
             kind, size = self._kinds[name]
             words[kind] += size
-        self._found.append(KeptWords(**words, unrolled=unrolled))
+        self._found.append(KeptWords(**words, unrolled=unrolled, early=early))
 
 
 def _unrolled(loop: Loop) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from smalti.codegen.gpu.builder import Builder
@@ -37,14 +38,12 @@ def spots(b: Builder, size: int, outer: int, inner: int, pads: str = "") -> list
     """
     at, total = b.invocation, outer * inner
     lines = {"outer": outer, "inner": inner}.get(pads, 0)
-    whole, found = size % inner == 0, []
-    first, own = (b.let(at // inner), b.let(at % inner)) if whole else (at, at)
-    for i in range(0, total, size):
+    found = []
+    for i, (row, column) in zip(range(0, total, size), _walk(b, size, outer, inner)):
         last, beyond = i + size > total, i + size - total
-        n = at if whole else b.let(at + i)
-        row, column = (b.let(first + i // inner), own) if whole else (
-            b.let(n // inner), b.let(n % inner))
-        inside = (row < outer if whole else n < total) if last else None
+        inside = None
+        if last:
+            inside = row < outer if size % inner == 0 else b.let(at + i) < total
         if inside is None or beyond > lines:
             found.append(Spot(row, column, inside))
             continue
@@ -54,6 +53,32 @@ def spots(b: Builder, size: int, outer: int, inner: int, pads: str = "") -> list
         place = (b.let(select(inside, row, put[0])), b.let(select(inside, column, put[1])))
         found.append(Spot(b.let(op("min", row, outer - 1)), column, None, place))
     return found
+
+
+def _walk(b: Builder, size: int, outer: int, inner: int) -> Iterator[tuple[Expr, Expr]]:
+    """The places of an invocation in [outer, inner], turn by turn. It keeps its column, or its row,
+    where turns are whole rows, or rows whole turns; then a row of whole subgroups is the same for
+    all of a subgroup, whose size the program knows: compilers work it out once."""
+    at, known = b.invocation, b.subgroup_size
+    turns = range(0, outer * inner, size)
+    if inner % size == 0:
+        for i in turns:
+            yield number(i // inner, U32), b.let(at + i % inner)
+    elif size % inner == 0:
+        if known and inner % known == 0 and inner > known:
+            each = inner // known
+            first, own = b.subgroup // each, b.subgroup % each * known + b.lane
+        elif known == inner:
+            first, own = b.subgroup, b.lane
+        else:
+            first, own = at // inner, at % inner
+        first, own = b.let(first), b.let(own)
+        for i in turns:
+            yield b.let(first + i // inner), own
+    else:
+        for i in turns:
+            n = b.let(at + i)
+            yield b.let(n // inner), b.let(n % inner)
 
 
 def clamped(b: Builder, at: Expr, tile: int, extent: int, lanes: int = 1) -> Expr:

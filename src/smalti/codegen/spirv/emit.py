@@ -259,7 +259,12 @@ class Emitter:
             terms, behind = self.ranges.vectors(expr, lanes)
             return [self.value(term) for term in terms], behind
 
-        return ElementIndex(lambda: self.value(rest if more else expr), more, vectors)
+        def parted(lanes: int) -> tuple[int | None, list[int], int]:
+            other, whole, behind = self.ranges.parted(expr, lanes)
+            first = None if other is None else self.value(other)
+            return first, [self.value(term) for term in whole], behind
+
+        return ElementIndex(lambda: self.value(rest if more else expr), more, vectors, parted)
 
     def _load(self, expr: GroupLoad) -> int:
         a, type, index = self.assembler, expr.type, self._index(expr.index)
@@ -276,7 +281,10 @@ class Emitter:
             terms, more = inside.vectors(lanes)
             return ([masked(self.memory.sum(terms, more))] if terms else []), 0
 
-        index = ElementIndex(lambda: masked(self.memory.whole(inside)), 0, vectors)
+        def parted(lanes: int) -> tuple[int | None, list[int], int]:
+            return masked(self.memory.whole(inside)), [], 0
+
+        index = ElementIndex(lambda: masked(self.memory.whole(inside)), 0, vectors, parted)
         value = self.memory.load(expr.buffer, index, type)
         found = a.op("Select", a.type(type), self._wide(where, type), value, a.constant(0, type))
         if value in self.memory.halves:

@@ -40,12 +40,14 @@ class ElementIndex(NamedTuple):
     """A u32: what gives the id of what varies, and a constant behind it; their sum does not wrap.
 
     Of a multiple of some lanes, `vectors` gives the ids of what adds up to it, counted in vectors
-    of these, and a constant; no ids where that takes a division of all of it.
+    of these, and a constant; no ids where that takes a division of all of it. `parted` gives the
+    ids of what is no multiple and of what adds up to the rest, counted in vectors, and a constant.
     """
 
     base: Callable[[], int]
     more: int
     vectors: Callable[[int], tuple[list[int], int]]
+    parted: Callable[[int], tuple[int | None, list[int], int]]
 
 
 class SpirvMemory:
@@ -327,11 +329,23 @@ class SpirvMemory:
         if lanes == element.lanes:
             return [a.op("AccessChain", a.pointer("Workgroup", a.type(element)), variable,
                          self._shared_place(name, index))]
-        at = self._shifted(index.base(), index.more, element.lanes)
+        at, first = self._component(index, element.lanes)
         pointer = a.pointer("Workgroup", a.type(VectorType(element.scalar)))
-        first = a.op("BitwiseAnd", a.u32, self.whole(index), a.number(element.lanes - 1))
-        return [a.op("AccessChain", pointer, variable, at,
-                     a.op("IAdd", a.u32, first, a.number(lane))) for lane in range(lanes)]
+        return [a.op("AccessChain", pointer, variable, at, self.sum([first], lane))
+                for lane in range(lanes)]
+
+    def _component(self, index: ElementIndex, lanes: int) -> tuple[int, int]:
+        """The vector that an index is in, and its place there. What is a multiple of `lanes` takes
+        no part in the latter, which is then often the same for a subgroup, or a constant."""
+        a = self.assembler
+        rest, whole, more = index.parted(lanes)
+        if rest is None:
+            inner, at = a.number(more % lanes), whole
+        else:
+            behind = self.sum([rest], more % lanes)
+            inner = a.op("BitwiseAnd", a.u32, behind, a.number(lanes - 1))
+            at = [a.op("ShiftRightLogical", a.u32, behind, a.number(LOG2[lanes])), *whole]
+        return self.sum(at, more // lanes) if at else a.number(more // lanes), inner
 
     def _shared_load(self, name: str, index: ElementIndex, lanes: int) -> int:
         a, scalar = self.assembler, self._elements[name].scalar
