@@ -48,7 +48,7 @@ def measure(level_name: str, precision: str, threads: int) -> Roofline:
     Where a level has no instruction for bf16, its products are f32, and so is the peak.
     """
     chosen = feature_level(level_name)
-    bf16 = precision == "bf16" and "avx512_bf16" in chosen.needs
+    bf16 = precision == "bf16" and chosen.pairs
     size = max(READ_BYTES_MIN, 4 * cpu().l3_bytes) // threads
     return Roofline(f"{threads} threads", "bf16" if bf16 else "f32", flops(chosen, bf16, threads),
                     bandwidth(chosen, size, threads))

@@ -9,8 +9,9 @@ import pytest
 
 from smalti.codegen.arm64.assembler import GENERAL_REGISTERS, Arm64Assembler
 from smalti.codegen.arm64.encoder import disassembly
-from smalti.codegen.arm64.forms import Form, form, read
-from smalti.codegen.cpu.assembler import Assembler
+from smalti.codegen.arm64.forms import Form, form
+from smalti.codegen.arm64.levels import LEVELS
+from smalti.codegen.cpu.assembler import Assembler, FeatureLevel
 from smalti.codegen.cpu.instructions import JUMPS, VOCABULARY
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.levels import level
@@ -24,8 +25,8 @@ GENERAL = {"mov": "gg", "mov_immediate": "gi", "mov_store": "mg", "mov_store32":
 """Operands of operations on general registers: registers, numbers, memory."""
 STORES = ("store", "store_low", "store_word", "store_byte")
 LOADS = ("broadcast", "spread", "spread_half", "spread_byte", "load")
-NUMBERED = {"store_word", "store_byte", "shift_left_int", "shift_right_int",
-            "shift_right_signed_int"}
+NUMBERED = {"store_word", "store_byte", "fma_lane", "dot_pairs_lane", "shift_left_int",
+            "shift_right_int", "shift_right_signed_int"}
 
 
 def listing(asm: Assembler) -> list[str]:
@@ -51,20 +52,35 @@ def operands(asm: Assembler, name: str) -> list[Register | Address | int]:
     return found
 
 
-def functioning() -> Assembler:
+def functioning(at: str = "neon") -> Assembler:
     """An assembler with two arguments."""
-    asm = level("neon").assembler("test")
+    asm = level(at).assembler("test")
     asm.argument(), asm.argument()
     return asm
 
 
-@pytest.mark.parametrize("name", [n for n, o in VOCABULARY.items() if not o.least])
-def test_every_operation_is_made_of_what_the_level_has(name: str) -> None:
-    asm = functioning()
+def given(chosen: FeatureLevel) -> list[str]:
+    """The operations that a level has."""
+    return [name for name, row in VOCABULARY.items()
+            if not row.least or all(getattr(chosen, each, False) for each in row.least.split(", "))]
+
+
+@pytest.mark.parametrize("at,name", [(at, name) for at in LEVELS for name in given(LEVELS[at])])
+def test_every_operation_is_made_of_what_the_level_has(at: str, name: str) -> None:
+    asm = functioning(at)
     asm.op(name, *operands(asm, name))
     rows = [line.row for line in asm.lines if line.row]
-    assert rows and all(isinstance(row, Form) and row.feature == "asimd" for row in rows)
-    assert all(read(int.from_bytes(code, "little")) for code in [asm.finish().bytes[-4:]])
+    assert rows and all(isinstance(row, Form) and row.feature in asm.level.needs for row in rows)
+    asm.finish()
+
+
+def test_pairs_of_bf16() -> None:
+    asm = functioning("neon_bf16")
+    first, second = (asm.load(Address(asm.arguments[0], 16 * i)) for i in range(2))
+    assert asm.order_of_pairs() is None
+    asm.store(Address(asm.arguments[1]), asm.pair(None, first, second))
+    assert listing(asm)[2:-1] == ["bfcvtn v0.4h, v0.4s", "bfcvtn v1.4h, v1.4s",
+                                  "zip1 v1.8h, v0.8h, v1.8h"]
 
 
 @pytest.mark.parametrize("name", [n for n, o in VOCABULARY.items() if not o.least

@@ -1,4 +1,4 @@
-"""The feature levels of AArch64."""
+"""The feature levels of AArch64; features are called as Linux calls them in /proc/cpuinfo."""
 
 from __future__ import annotations
 
@@ -8,5 +8,9 @@ from smalti.codegen.cpu.registers import RegisterFile
 
 _REGISTERS = RegisterFile(GENERAL_REGISTERS, ("x0", "x1", "x2", "x3"), range(32), 16, range(0),
                           reload, spill)
-LEVELS = {"neon": FeatureLevel("neon", 4, _REGISTERS, frozenset({"asimd"}), Arm64Assembler,
-                              by_lane=True)}
+_NEON = frozenset({"asimd"})
+LEVELS = {
+    "neon": FeatureLevel("neon", 4, _REGISTERS, _NEON, Arm64Assembler, by_lane=True),
+    "neon_bf16": FeatureLevel("neon_bf16", 4, _REGISTERS, _NEON | {"bf16"}, Arm64Assembler,
+                              pairs=True, by_lane=True),
+}
