@@ -73,13 +73,13 @@ def test_ctrl_c_stops_within_a_step_and_leaves_nothing(
 def test_ctrl_c_while_modules_load_is_not_lost(
         environment: dict[str, str], tmp_path: Path, exception: str) -> None:
     """As foreign code does: what the signal raises is dropped, or becomes another exception."""
-    code = ("import builtins, os, signal\n"
+    code = ("import builtins, signal\n"
             "load = builtins.__import__\n"
             "def interrupted(name, *a):\n"
             "    if name == 'numpy':\n"
             "        builtins.__import__ = load\n"
             "        try:\n"
-            "            os.kill(os.getpid(), signal.SIGINT)\n"
+            "            signal.raise_signal(signal.SIGINT)\n"
             "        except KeyboardInterrupt:\n"
             f"            if {exception!r} == 'ImportError': raise ImportError\n"
             "    return load(name, *a)\n"
@@ -100,12 +100,12 @@ def test_ctrl_c_at_any_import_ends_the_process(
         environment: dict[str, str], model_path: Path, command: tuple[str, ...],
         number: int) -> None:
     """From the third on: the package and its first module are looked for by Python alone."""
-    code = ("import os, signal, sys\n"
+    code = ("import signal, sys\n"
             f"left = {number}\n"
             "def hook(event, arguments):\n"
             "    global left\n"
             "    left -= event == 'import'\n"
-            "    if event == 'import' and not left: os.kill(os.getpid(), signal.SIGINT)\n"
+            "    if event == 'import' and not left: signal.raise_signal(signal.SIGINT)\n"
             "sys.addaudithook(hook)\n"
             "from smalti.__main__ import main\n"
             "main()")
@@ -134,11 +134,11 @@ def test_ctrl_c_soon_after_the_start_is_one_line_or_none(environment: dict[str, 
 
 
 def test_ctrl_c_stays_ignored_where_it_was(environment: dict[str, str]) -> None:
-    code = ("import os, signal\n"
+    code = ("import signal\n"
             "from smalti.cli.interrupt import end_at_once, ending_at_once, raising\n"
             "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
             "end_at_once()\n"
-            "with ending_at_once(), raising(): os.kill(os.getpid(), signal.SIGINT)\n")
+            "with ending_at_once(), raising(): signal.raise_signal(signal.SIGINT)\n")
     assert not subprocess.run([sys.executable, "-c", code], env=environment).returncode
 
 

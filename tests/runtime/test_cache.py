@@ -128,3 +128,23 @@ def test_the_folder_comes_from_the_settings(tmp_path: Path,
     module.put("key", b"payload")
     assert module.get("key") == b"payload"
     assert len(list(tmp_path.rglob("*.entry"))) == 1
+
+
+def test_an_entry_that_cannot_be_removed_stays_and_the_next_one_goes(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """As on Windows, where another process reads it at the moment."""
+    cache = Cache(tmp_path, bytes_max=2 * 200)
+    for key in ("read", "old"):
+        cache.put(key, bytes(50))
+    read, unlink = cache.path("read"), Path.unlink
+    os.utime(read, (0, 0))
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        if path == read:
+            raise PermissionError(13, "Access is denied")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    cache.put("new", bytes(200))
+    assert cache.get("read") is not None and cache.get("old") is None
+    assert cache.get("new") is not None and not caplog.records

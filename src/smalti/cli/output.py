@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from smalti.cli.interrupt import ending_at_once
 from smalti.errors import OutputError
+from smalti.replacement import take_place
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -137,7 +138,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     try:
         with open(part, "wb") as stream:
             yield stream
-        os.replace(part, whole)
+        take_place(part, whole)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
     finally:

@@ -7,6 +7,7 @@ standard output is one message; behind standard error there is nobody left to te
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -22,6 +23,18 @@ class Refused(click.ClickException):
     """An error of the user's input, shown as one message."""
 
     exit_code = 2
+
+
+def closed_on_windows(error: OSError, system: str) -> bool:
+    """Whether an error of writing is how Windows says that nobody reads a pipe any more; there it
+    is no BrokenPipeError.
+
+    >>> closed_on_windows(OSError(22, "Invalid argument"), "win32")
+    True
+    >>> closed_on_windows(OSError(28, "No space left on device"), "win32")
+    False
+    """
+    return system == "win32" and error.errno == errno.EINVAL
 
 
 class Output(io.TextIOWrapper):
@@ -45,7 +58,7 @@ class Output(io.TextIOWrapper):
 
     def _lost(self, error: OSError) -> None:
         self._discard()
-        if isinstance(error, BrokenPipeError):
+        if isinstance(error, BrokenPipeError) or closed_on_windows(error, sys.platform):
             raise SystemExit(PIPE_CLOSED) from None
         raise Refused(f"cannot write to standard output: {error.strerror or error}; send it "
                       f"elsewhere, or make room")

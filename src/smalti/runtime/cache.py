@@ -16,10 +16,12 @@ import logging
 import os
 import struct
 import tempfile
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from smalti import settings
+from smalti.replacement import take_place
 
 MAGIC = b"smalti-cache-1\n"
 HEADER = struct.Struct(f"<{len(MAGIC)}s32sQ32s")
@@ -88,8 +90,9 @@ class Cache:
         for _, size, path in sorted(entries):
             if total <= self.bytes_max:
                 break
-            Path(path).unlink(missing_ok=True)
-            total -= size
+            with suppress(PermissionError):  # on Windows: another process reads it
+                Path(path).unlink(missing_ok=True)
+                total -= size
         self._bytes = total
 
     def _warn(self, action: str, error: OSError) -> None:
@@ -136,7 +139,7 @@ def write_whole(path: Path, *parts: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             for part in parts:
                 file.write(part)
-        os.replace(name, path)
+        take_place(Path(name), path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from smalti.errors import EngineError, OutputError
+from smalti.replacement import take_place
 
 MAGIC = b"\x93SMALTI\n"
 VERSION = 2
@@ -72,7 +73,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     try:
         with open(part, "wb") as stream:
             yield stream
-        os.replace(part, whole)
+        take_place(part, whole)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}; choose another output"
                           ) from None

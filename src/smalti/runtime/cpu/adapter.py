@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import sys
 from functools import lru_cache
 from pathlib import Path
-
-import numpy as np
 
 from smalti import cores, settings
 from smalti.codegen.cpu.assembler import FeatureLevel
@@ -18,6 +15,7 @@ from smalti.codegen.levels import LEVELS, level
 from smalti.errors import InputError
 from smalti.runtime.cpu import arm64, x86
 from smalti.runtime.cpu.architecture import Identity, architecture
+from smalti.runtime.cpu.windows_memory import memory_status
 from smalti.runtime.device import USUAL_CACHE_BYTES, Device
 from smalti.schedule.schedule import Limits
 
@@ -101,9 +99,5 @@ def _caches_of_system() -> dict[int, int]:
 def _memory_bytes() -> int:
     """Bytes of main memory."""
     if sys.platform == "win32":
-        status = np.zeros(8, np.uint64)  # MEMORYSTATUSEX: two 32-bit words, then seven of 64 bits
-        status.view(np.uint32)[0] = status.nbytes
-        kernel = ctypes.WinDLL("kernel32")
-        kernel.GlobalMemoryStatusEx(ctypes.c_void_p(status.ctypes.data))
-        return int(status[1])
+        return int(memory_status().total)
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

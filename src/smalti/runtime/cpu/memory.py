@@ -5,33 +5,42 @@ from __future__ import annotations
 
 import mmap
 import re
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from smalti.errors import DeviceError
+from smalti.runtime.cpu import windows_memory
 
 RESIDENT = Path("/proc/self/statm")
 """The file in which Linux says how many pages of memory a process has."""
+SYSTEM = Path("/")
+"""The folder under which Linux has its files that tell of it."""
 CHECKED_BYTES = 64 << 20
 """Smaller requests are made without checking how much is free, which takes about 50 µs."""
 
 
 def resident_bytes() -> int | None:
     """Bytes of memory that this process takes at present; None if the system does not say."""
+    if sys.platform == "win32":
+        return windows_memory.resident_bytes()
     try:
         return int(RESIDENT.read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
         return None
 
 
-def free_bytes(root: Path = Path("/")) -> int | None:
+def free_bytes(root: Path = SYSTEM) -> int | None:
     """Bytes of memory that this process can still get: free memory and swap, limited by what its
-    control group allows. None if the system does not say.
+    control group allows; on Windows what it may still have in memory and in the paging file. None
+    if the system does not say.
 
     `root` is the folder under which the files of Linux are read.
     """
+    if sys.platform == "win32" and root == SYSTEM:
+        return int(windows_memory.memory_status().available_committed)
     entries = dict(re.findall(r"^(\w+):\s*(\d+) kB$", _text(root / "proc/meminfo"), re.M))
     if "MemAvailable" not in entries:
         return None

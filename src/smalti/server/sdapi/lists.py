@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smalti.server.endpoint import Asking
@@ -13,8 +11,6 @@ from smalti.server.site import Site
 if TYPE_CHECKING:
     from smalti.server.models import ModelFile
 
-STATM = Path("/proc/self/statm")
-"""Where Linux tells the memory of a process, in pages; the second number is what is resident."""
 SCRIPT = "controlnet"
 SCRIPTS = [SCRIPT, "controlnet m2m"]
 """The second one is what the client webuiapi sees ControlNet by; it then says in each request which
@@ -159,20 +155,13 @@ def cmd_flags(site: Site, call: Asking) -> Any:
 
 def memory(site: Site, call: Asking) -> Any:
     """Memory of the computer, in bytes; what GPUs hold is told by `/api/devices`."""
+    from smalti.runtime.cpu.memory import resident_bytes
     from smalti.runtime.devices import devices
 
-    total, used = next(each.memory_bytes for each in devices() if each.id == "cpu"), resident()
+    total = next(each.memory_bytes for each in devices() if each.id == "cpu")
+    used = resident_bytes()
     return {"ram": {"free": None if used is None else total - used, "used": used, "total": total},
             "cuda": {"error": "unavailable"}}
-
-
-def resident() -> int | None:
-    """Bytes of memory that this process takes; None where the system does not tell simply."""
-    try:
-        pages = STATM.read_text().split()[1]
-    except OSError:
-        return None
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def grouped(site: Site, call: Asking) -> Any:

@@ -1,0 +1,37 @@
+"""A finished file takes the place of another one, also where somebody has that open for a moment.
+
+Windows lets nobody replace a file that another program has open. Virus scanners and indexers open
+each file that was just written, and a second process may read an entry of the cache: they are
+waited for. A file that stays open, as a compiled model that another process runs, is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+WAITS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Seconds between attempts; a scanner is done with a picture within a few hundredths."""
+
+
+def take_place(part: Path, whole: Path, *, waits: bool = sys.platform == "win32") -> None:
+    """Move the file `part` to `whole`, in the place of what is there.
+
+    Raises OSError; where `waits`, which Windows needs, a PermissionError only of a file that stays
+    open for almost a second, and it says so.
+    """
+    for seconds in WAITS if waits else ():
+        try:
+            os.replace(part, whole)
+            return
+        except PermissionError:
+            time.sleep(seconds)
+    try:
+        os.replace(part, whole)
+    except PermissionError as error:
+        if not waits or not whole.exists():
+            raise
+        raise PermissionError(error.errno, f"{error.strerror}; the file may be read-only, or open "
+                              f"in another program") from None
