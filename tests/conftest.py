@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gpu_devices import adapter, staged, vulkan
 from hypothesis import settings
+from left_out import leave_out, reasons, systems
 from tiny_model import tiny_weights, write_model
 
 __all__ = ["adapter", "staged", "vulkan"]  # fixtures
@@ -44,6 +45,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help="write the expected texts of tests/programs as they are now")
 
 
+def pytest_report_header() -> list[str]:
+    """What is left out on this system, and why."""
+    return [f"left out: {name}: {why}" for name, why in reasons(systems()).items()]
+
+
 def rows(case: pytest.Function) -> set[tuple]:
     """Of each `parametrize` of a test, and of each fixture with parameters, what a case takes."""
     given, found = dict(case.callspec.params), set()
@@ -67,8 +73,10 @@ def covering(cases: Sequence[pytest.Function]) -> list[pytest.Function]:
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Cases of a test that is `sampled` are of the sweep, but for a few that cover all values."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Cases of a test that is `sampled` are of the sweep, but for a few that cover all values; what
+    Windows does not have is not tested there."""
+    leave_out(config, items)
     tests = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled"):

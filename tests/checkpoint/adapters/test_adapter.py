@@ -100,7 +100,7 @@ def test_of_several_changes_to_a_weight_one_counts(tmp_path: Path) -> None:
             tensors[f"{STEM}_q.diff"] = np.full((32, 32), 2, np.float32)
         else:
             tensors |= pair(f"{STEM}_q", 32, 32)
-        adapted = Adapted(base, [WeightedAdapter(opened(tmp_path, tensors))])
+        adapted = Adapted(base, [WeightedAdapter(opened(tmp_path, tensors, counts))])
         assert dict(adapted.fits[0].unused) == {
             f"{STEM}_q.set_weight": "the layer is changed in another way, too"}
         own = {role.removeprefix(f"{STEM}_q."): value for role, value in tensors.items()
@@ -187,13 +187,14 @@ def test_alpha_stands_in_the_metadata_of_diffusers(tmp_path: Path) -> None:
                              f"unet.{module}.lora_B.weight": (32, 4)})
     base = Weights(random_arrays(SD1))
     a, b = tensors.values()
-    for metadata, scale in (({"unet.lora_alpha": 8, "unet.r": 4}, 2.0),
-                            ({"unet.lora_alpha": 8, "unet.alpha_pattern": {"attn2.to_q": 2}}, 0.5),
-                            ({"unet.lora_alpha": 8, "unet.r": 4, "unet.use_rslora": True}, 4.0),
-                            ({"text_encoder.lora_alpha": 8}, 1.0), ({"unet.lora_alpha": "x"}, 1.0)):
-        save_file(tensors, tmp_path / "a.safetensors",
-                  {"lora_adapter_metadata": json.dumps(metadata)})
-        use = WeightedAdapter(AdapterFile.open(tmp_path / "a.safetensors"))
+    for number, (metadata, scale) in enumerate((
+            ({"unet.lora_alpha": 8, "unet.r": 4}, 2.0),
+            ({"unet.lora_alpha": 8, "unet.alpha_pattern": {"attn2.to_q": 2}}, 0.5),
+            ({"unet.lora_alpha": 8, "unet.r": 4, "unet.use_rslora": True}, 4.0),
+            ({"text_encoder.lora_alpha": 8}, 1.0), ({"unet.lora_alpha": "x"}, 1.0))):
+        path = tmp_path / f"{number}.safetensors"  # Windows replaces no file that is open
+        save_file(tensors, path, {"lora_adapter_metadata": json.dumps(metadata)})
+        use = WeightedAdapter(AdapterFile.open(path))
         found = Adapted(base, [use]).floats(QUERY)
         assert off(found, base.read(QUERY) + scale * (b @ a)) < 1e-6
 
