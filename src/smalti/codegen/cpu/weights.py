@@ -11,6 +11,9 @@ from smalti.kernel.form import STORED_BYTES, Kernel
 from smalti.schedule.merge import contraction_extents
 from smalti.schedule.schedule import BINDING, ContractionSchedule
 
+PAIRED_CHANNELS = 8
+"""The most channels that a step of a contraction takes of bf16: four pairs."""
+
 
 @dataclass(frozen=True)
 class WeightPanels:
@@ -98,15 +101,17 @@ def weight_panels(kernel: Kernel, schedule: ContractionSchedule,
                   level: FeatureLevel) -> WeightPanels:
     """How a contraction wants its weight.
 
-    Plain weights that are transformed as the kernel runs lie a vector of channels at a time,
-    whatever the chunk, so that all such schedules share them.
+    Plain weights that are transformed as the kernel runs lie a vector of channels at a time (in
+    bf16 at least as many as a step may take), whatever the chunk, so that all such schedules share
+    them.
     """
     e = contraction_extents(kernel)
     winograd, chunk, transform = (0, False), schedule.chunk, schedule.winograd
     if transform and transform.transformed == BINDING:
         winograd = transform.size, transform.folded
     elif transform:
-        if schedule.weights not in FORMATS and e.c % level.lanes == chunk % level.lanes == 0:
-            chunk = level.lanes
+        unit = max(level.lanes, PAIRED_CHANNELS) if schedule.weights == "bf16" else level.lanes
+        if schedule.weights not in FORMATS and e.c % level.lanes == chunk % unit == 0:
+            chunk = unit
     return WeightPanels("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,
                         chunk, schedule.weights, *winograd, e.parts)
