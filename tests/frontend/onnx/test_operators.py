@@ -152,20 +152,44 @@ def test_part_of_the_channels_is_turned() -> None:
     np.testing.assert_array_equal(found, np.concatenate([turned, x[..., 4:]], -1))
 
 
-QUANTIZED = {"f32": (3, 40), "f64": (3, 2000)}
-
-
-@pytest.mark.parametrize("dtype", QUANTIZED)
-def test_products_of_integers_are_exact(dtype: str) -> None:
-    """With few terms they are taken in f32, with more in f64."""
-    rows, depth = QUANTIZED[dtype]
-    a = RNG.integers(0, 256, (rows, depth)).astype(np.uint8)
+@pytest.mark.parametrize("depth, dtype, products", [
+    (40, "f32", 1), (2000, "f32", 4), (40_000, "f64", 1)])
+def test_products_of_integers_are_exact(depth: int, dtype: str, products: int) -> None:
+    """With few terms they are taken in f32, with more in parts, with very many in f64."""
+    a = RNG.integers(0, 256, (3, depth)).astype(np.uint8)
     b = RNG.integers(-128, 128, (depth, 4)).astype(np.int8)
     zero = np.array(250, np.uint8)
     graph = graph_of("MatMulInteger", [a, b, zero], known=(2,))
-    assert {n.output.dtype for n in graph.nodes if n.operation.name == "mat_mul"} == {dtype}
+    found = [n.output.dtype for n in graph.nodes if n.operation.name == "mat_mul"]
+    assert found == [dtype] * products
     (found,) = results_of("MatMulInteger", [a, b, zero], known=(2,))
     assert np.array_equal(found, (a.astype(np.int64) - 250) @ b.astype(np.int64))
+
+
+@pytest.mark.parametrize("channels, group", [(4, 1), (70, 1), (70, 35), (140, 2)])
+def test_convolutions_of_integers_are_exact(channels: int, group: int) -> None:
+    """In parts of channels where one sum in f32 would not be."""
+    x = RNG.integers(0, 256, (1, channels, 5, 4)).astype(np.uint8)
+    w = RNG.integers(-128, 128, (channels, channels // group, 3, 3)).astype(np.int8)
+    (found,) = results_of("ConvInteger", [x, w, np.array(3, np.uint8)], group=group)
+    image, out = x.astype(np.int64) - 3, channels // group
+    for o in (0, channels - 1):
+        first = o // out * out
+        expected = (image[0, first:first + out, 1:4, 0:3] * w[o]).sum()
+        assert found[0, o, 1, 0] == expected
+
+
+@pytest.mark.parametrize("depth", [50, 3000])
+def test_quantised_products_are_rounded_as_onnx_runtime_does(depth: int) -> None:
+    a = RNG.integers(0, 256, (4, depth)).astype(np.uint8)
+    b = RNG.integers(0, 256, (depth, 5)).astype(np.uint8)
+    scales = [np.array(value, np.float32) for value in (0.02, 0.03, 4.0)]
+    zeros = [np.array(value, np.uint8) for value in (120, 131, 128)]
+    (found,) = results_of("QLinearMatMul", [a, scales[0], zeros[0], b, scales[1], zeros[1],
+                                            scales[2], zeros[2]])
+    sums = ((a.astype(np.int64) - 120) @ (b.astype(np.int64) - 131)).astype(np.float32)
+    expected = np.rint(sums * (scales[0] * scales[1] / scales[2])) + 128
+    assert np.array_equal(found, np.clip(expected, 0, 255))
 
 
 def test_blocks_of_scales() -> None:

@@ -17,6 +17,7 @@ from smalti.frontend.onnx.rules.quantization import (
     rounded,
     spread,
     sums_of_products,
+    to_be_scaled,
 )
 from smalti.graph import Value
 
@@ -70,6 +71,7 @@ def gemm(call: NodeCall) -> Value:
     b = b.transpose(1, 0) if call.integer("transB", 0) else b
     sums = sums_of_products(call, a, b, a_zero, b_zero)
     sums = sums if call.optional(6) is None else sums + cast(call, call[6], sums.dtype)
+    sums = to_be_scaled(call, sums)
     scale = cast(call, call[1].reshape(), sums.dtype) * cast(
         call, spread(call, b, call[4], 1, 0), sums.dtype) * call.number("alpha", 1.0)
     y = cast(call, sums * scale, "f32")

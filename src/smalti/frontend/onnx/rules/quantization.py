@@ -1,11 +1,14 @@
 """Quantised numbers: integers that stand for real numbers, value = (integer - zero point) * scale.
 
-Sums of products of integers are computed in f32 if it holds them exactly, else in f64.
+Sums of products of integers are exact. They are computed in f32 where it holds them; longer ones in
+parts that it holds, which are added as integers; and in f64 where there would be too many parts.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +21,10 @@ from smalti.frontend.onnx.tensors import dtype_of
 from smalti.graph import Value
 from smalti.graph.operation import DTYPES
 
+EXACT = 1 << 24
+"""Up to here f32 holds every whole number."""
+PARTS_MAX = 64
+"""The most parts of a sum of products: those of 16,448 terms of 8 bits without any sign."""
 INTEGERS = ("u2", "i2", "u4", "i4", "u8", "i8", "u16", "i16", "i32")
 
 
@@ -108,9 +115,33 @@ def largest(x: Value, zero: Value | None) -> int:
     return int(max(points.max() - int(limits.min), int(limits.max) - points.min()))
 
 
-def exact(a: Value, a_zero: Value | None, b: Value, b_zero: Value | None, terms: int) -> str:
-    """The dtype that holds sums of `terms` products of a and b, less their zero points, exactly."""
-    return "f32" if terms * largest(a, a_zero) * largest(b, b_zero) <= 1 << 24 else "f64"
+def exact(a: Value, a_zero: Value | None, b: Value, b_zero: Value | None, terms: int,
+          each: int = 1) -> tuple[str, int]:
+    """The dtype for exact sums of `terms` products of a and b, less their zero points, of which
+    `each` stay together; and how many are a part."""
+    most = EXACT // (largest(a, a_zero) * largest(b, b_zero)) // each * each
+    if terms <= most:
+        return "f32", terms
+    return ("f32", most) if most and -(-terms // most) <= PARTS_MAX else ("f64", terms)
+
+
+def in_parts(call: NodeCall, a: tuple[Value, int], b: tuple[Value, int], step: int,
+             multiplied: Callable[[Value, Value], Value]) -> Value:
+    """The sum of the products of parts of a and b, of `step` elements along the axis that is named
+    beside each: as i32 if there are several."""
+    (left, row), (right, column) = a, b
+    count = left.shape[row]
+    if step >= count:
+        return multiplied(left, right)
+    sums = [cast(call, multiplied(part(call, left, row, start, min(count, start + step)),
+                                  part(call, right, column, start, min(count, start + step))),
+                 "i32") for start in range(0, count, step)]
+    return functools.reduce(Value.__add__, sums)
+
+
+def to_be_scaled(call: NodeCall, sums: Value) -> Value:
+    """Sums of products as real numbers, to be scaled: integers become f32, as in ONNX Runtime."""
+    return cast(call, sums, "f32") if sums.dtype == "i32" else sums
 
 
 def centred(call: NodeCall, x: Value, zero: Value | None, axis: int, dtype: str) -> Value:
@@ -129,17 +160,28 @@ def sums_of_products(call: NodeCall, a: Value, b: Value, a_zero: Value | None,
 
     The zero points of the first factor are for its rows, those of the second for its columns.
     """
-    dtype = exact(a, a_zero, b, b_zero, a.shape[-1] if a.shape else 1)
-    return product(call, centred(call, a, a_zero, max(0, len(a.shape) - 2), dtype),
-                   centred(call, b, b_zero, len(b.shape) - 1, dtype))
+    dtype, step = exact(a, a_zero, b, b_zero, a.shape[-1] if a.shape else 1)
+    left = centred(call, a, a_zero, max(0, len(a.shape) - 2), dtype)
+    right = centred(call, b, b_zero, len(b.shape) - 1, dtype)
+    if not a.shape or not b.shape or left.shape[-1] != right.shape[max(0, len(b.shape) - 2)]:
+        return product(call, left, right)  # which refuses them
+    return in_parts(call, (left, len(a.shape) - 1), (right, max(0, len(b.shape) - 2)), step,
+                    lambda x, y: product(call, x, y))
 
 
 def convolved(call: NodeCall, x: Value, w: Value, x_zero: Value | None,
               w_zero: Value | None) -> Value:
     """The convolution of integers minus zero points, of which each output channel has one."""
-    dtype = exact(x, x_zero, w, w_zero, math.prod(w.shape[1:]))
-    return conv_of(call, centred(call, x, x_zero, 1, dtype), centred(call, w, w_zero, 0, dtype),
-                   None)
+    terms, window = math.prod(w.shape[1:]), math.prod(w.shape[2:])
+    dtype, step = exact(x, x_zero, w, w_zero, terms, max(1, window))
+    groups = call.integer("group", 1)
+    if step < terms and (groups > 1 or len(x.shape) < 2 or x.shape[1] != w.shape[1]):
+        dtype, step = "f64", terms
+    left, right = centred(call, x, x_zero, 1, dtype), centred(call, w, w_zero, 0, dtype)
+    if step == terms:
+        return conv_of(call, left, right, None)
+    return in_parts(call, (left, 1), (right, 1), step // window,
+                    lambda image, weight: conv_of(call, image, weight, None))
 
 
 @rule("MatMulInteger")
@@ -158,7 +200,7 @@ def conv_integer(call: NodeCall) -> Value:
 def quantized_mat_mul(call: NodeCall) -> Value:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (call[i] for i in range(8))
     left, right = max(0, len(a.shape) - 2), len(b.shape) - 1
-    sums = sums_of_products(call, a, b, a_zero, b_zero)
+    sums = to_be_scaled(call, sums_of_products(call, a, b, a_zero, b_zero))
     factor = (cast(call, spread(call, a, a_scale, left, 0), sums.dtype)
               * cast(call, spread(call, b, b_scale, right, 0), sums.dtype)
               / cast(call, y_scale, sums.dtype))
@@ -169,10 +211,11 @@ def quantized_mat_mul(call: NodeCall) -> Value:
 def quantized_conv(call: NodeCall) -> Value:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (call[i] for i in range(8))
     column = (-1,) + (1,) * (len(x.shape) - 2)
-    sums = convolved(call, x, w, x_zero, w_zero)
-    dtype, bias = sums.dtype, call.optional(8)
+    sums, bias = convolved(call, x, w, x_zero, w_zero), call.optional(8)
     if bias is not None:
-        sums = sums + cast(call, bias, dtype).reshape(*column)
+        sums = sums + cast(call, bias, sums.dtype).reshape(*column)
+    sums = to_be_scaled(call, sums)
+    dtype = sums.dtype
     scale = cast(call, w_scale, dtype)
     scale = scale.reshape(*column) if scale.type.size > 1 else scale.reshape()
     factor = cast(call, x_scale, dtype).reshape() * scale / cast(call, y_scale, dtype).reshape()
