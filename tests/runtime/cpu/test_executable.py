@@ -10,12 +10,22 @@ from types import SimpleNamespace
 
 import pytest
 
+from smalti.codegen.arm64.encoder import word
 from smalti.codegen.cpu.block import joined
 from smalti.errors import DeviceError
+from smalti.runtime.cpu.architecture import architecture
 from smalti.runtime.cpu.executable import Executable
 
-RETURN_42 = bytes.fromhex("b82a000000c3")  # mov eax, 42; ret
-RETURN_7 = bytes.fromhex("b807000000c3")
+
+def returning(number: int) -> bytes:
+    """A function of this CPU that returns a number."""
+    if architecture() == "arm64":
+        words = word("movz.w", 0, number, 0), word("ret", 30)
+        return b"".join(each.to_bytes(4, "little") for each in words)
+    return b"\xb8" + number.to_bytes(4, "little") + b"\xc3"  # mov eax, number; ret
+
+
+RETURN_42, RETURN_7 = returning(42), returning(7)
 
 MAPS = Path("/proc/self/maps")
 

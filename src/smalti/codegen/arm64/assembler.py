@@ -458,6 +458,14 @@ class Arm64Assembler(Assembler):
         """A new vector: a * b + c in one rounding."""
         return self.fused(a, b, c)
 
+    def larger(self, a: Register, b: Register) -> Register:
+        """A new vector: the larger of a and b; `fmax` gives NaN where one of them is."""
+        return self.result("max", a, b)
+
+    def smaller(self, a: Register, b: Register) -> Register:
+        """A new vector: the smaller of a and b; `fmin` gives NaN where one of them is."""
+        return self.result("min", a, b)
+
     def where_greater(self, a: Register, b: Register | Address, yes: Register,
                       no: Register) -> Register:
         """A new vector: `yes` in the lanes where the integers a > b, `no` elsewhere."""

@@ -349,6 +349,15 @@ class Assembler(ABC):
         """A new vector: a * b + c in one rounding."""
         return self.fused(self.result("copy", a), b, c)
 
+    def larger(self, a: Register, b: Register) -> Register:
+        """A new vector: the larger of a and b, NaN where one of them is. `max` may give its second
+        operand there: asked both ways round, the bits of both answers together are NaN, too."""
+        return self.result("or", self.result("max", a, b), self.result("max", b, a))
+
+    def smaller(self, a: Register, b: Register) -> Register:
+        """A new vector: the smaller of a and b, NaN where one of them is."""
+        return self.result("or", self.result("min", a, b), self.result("min", b, a))
+
     @abstractmethod
     def where_greater(self, a: Register, b: Register | Address, yes: Register,
                       no: Register) -> Register:

@@ -17,7 +17,6 @@ from itertools import groupby, product
 
 from smalti.codegen.cpu import elements
 from smalti.codegen.cpu.assembler import FeatureLevel
-from smalti.codegen.cpu.functions import larger
 from smalti.codegen.cpu.lowered import (
     KernelStep,
     NativeKernel,
@@ -208,6 +207,6 @@ class _DepthwiseLowering:
             if taps:
                 asm.op("fma", sums[p][0], taps[s], at if whole else held[column(s, p)])
             elif self.maximum:
-                asm.op("copy", sums[p][0], larger(asm, sums[p][0], held[column(s, p)]))
+                asm.op("copy", sums[p][0], asm.larger(sums[p][0], held[column(s, p)]))
             else:
                 asm.op("add", sums[p][0], sums[p][0], held[column(s, p)])

@@ -218,17 +218,6 @@ def relu(asm: Assembler, x: Register) -> Register:
     return asm.result("max", asm.zero(), x)
 
 
-def larger(asm: Assembler, a: Register, b: Register) -> Register:
-    """max(a, b). The instruction gives its second operand when one is NaN: asked both ways round,
-    the bits of both answers together are NaN, too."""
-    return asm.result("or", asm.result("max", a, b), asm.result("max", b, a))
-
-
-def smaller(asm: Assembler, a: Register, b: Register) -> Register:
-    """min(a, b), NaN when one of them is (see `larger`)."""
-    return asm.result("or", asm.result("min", a, b), asm.result("min", b, a))
-
-
 def _compared(condition: Condition) -> Callable[..., Register]:
     """1 where a and b are as the condition says, else 0."""
     def compare(asm: Assembler, a: Register, b: Register) -> Register:
@@ -316,7 +305,7 @@ def _binary(name: str) -> Callable[..., Register]:
 
 FUNCTIONS: dict[str, Callable[..., Register]] = {
     "add": _binary("add"), "sub": _binary("sub"), "mul": _binary("mul"), "div": _binary("div"),
-    "max": larger, "min": smaller,
+    "max": lambda asm, a, b: asm.larger(a, b), "min": lambda asm, a, b: asm.smaller(a, b),
     "sqrt": _unary("sqrt"),
     "neg": negative, "abs": absolute, "reciprocal": reciprocal, "relu": relu,
     "exp": exp, "sigmoid": sigmoid, "silu": silu, "quick_gelu": quick_gelu, "gelu": gelu,

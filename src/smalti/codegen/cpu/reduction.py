@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from functools import reduce
 
 from smalti.codegen.cpu.assembler import FeatureLevel
-from smalti.codegen.cpu.functions import evaluate, larger
+from smalti.codegen.cpu.functions import evaluate
 from smalti.codegen.cpu.lowered import KernelStep, NativeKernel, count_left, load_pointers, pointers
 from smalti.codegen.cpu.nest import AccessStream, stream_of
 from smalti.codegen.cpu.operands import Register
@@ -46,7 +46,7 @@ class _ReductionLowering:
         self.least = LEAST[self.total.reducer]
         self.combine: Combine = (
             (lambda a, b: asm.result("add", a, b)) if self.total.reducer == "sum"
-            else (lambda a, b: larger(asm, a, b)))
+            else asm.larger)
         if schedule.grain < 1 or schedule.ways < 1:
             raise IllegalSchedule(f"{schedule} does nothing")
 
