@@ -205,7 +205,8 @@ class Lines(Factor):
         vectors, size = self.schedule.tile_k // self.lanes, self.schedule.invocations
         padded = self.area.words and self.lanes == self.schedule.pad
         if across:
-            turned = spots(self.b, size, vectors, lines, "inner" if padded else "")
+            turned = spots(self.b, size, vectors, lines, "inner" if padded else "",
+                           once=self.schedule.tile_k >= self.product.depth)
             self.spots = [spot.turned() for spot in turned]
         else:
             self.spots = spots(self.b, size, lines, vectors, "outer" if padded else "")

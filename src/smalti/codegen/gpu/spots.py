@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from smalti.codegen.gpu.builder import Builder
@@ -29,17 +28,26 @@ class Spot:
         return Spot(self.inner, self.outer, self.where, self.put and (self.put[1], self.put[0]))
 
 
-def spots(b: Builder, size: int, outer: int, inner: int, pads: str = "") -> list[Spot]:
+def spots(b: Builder, size: int, outer: int, inner: int, pads: str = "",
+          once: bool = False) -> list[Spot]:
     """What one of `size` invocations takes of [outer, inner], neighbours along inner.
 
     In the last turn some may be left over. They bring nothing; or, where there is a pad behind
     each of the lines along `pads`, "outer" or "inner", they bring the last vector once more and put
-    it into a pad of their own: that takes no branch.
+    it into a pad of their own: that takes no branch. What is brought only `once` is in no loop,
+    where a branch costs little: those beyond whole rows are left out of all turns, so that each
+    invocation keeps its column.
     """
-    at, total = b.invocation, outer * inner
+    total, rest = outer * inner, size % inner if once and size > inner else 0
+    at, places = _walk(b, size - rest, outer, inner)
+    if rest:
+        whole = b.let(at < size - rest)
+        return [Spot(b.let(op("min", row, outer - 1)) if i + size - rest > total else row, column,
+                     b.let(whole & (row < outer)) if i + size - rest > total else whole)
+                for i, (row, column) in zip(range(0, total, size - rest), places)]
     lines = {"outer": outer, "inner": inner}.get(pads, 0)
     found = []
-    for i, (row, column) in zip(range(0, total, size), _walk(b, size, outer, inner)):
+    for i, (row, column) in zip(range(0, total, size), places):
         last, beyond = i + size > total, i + size - total
         inside = None
         if last:
@@ -55,30 +63,27 @@ def spots(b: Builder, size: int, outer: int, inner: int, pads: str = "") -> list
     return found
 
 
-def _walk(b: Builder, size: int, outer: int, inner: int) -> Iterator[tuple[Expr, Expr]]:
-    """The places of an invocation in [outer, inner], turn by turn. It keeps its column, or its row,
-    where turns are whole rows, or rows whole turns; then a row of whole subgroups is the same for
-    all of a subgroup, whose size the program knows: compilers work it out once."""
-    at, known = b.invocation, b.subgroup_size
-    turns = range(0, outer * inner, size)
+def _walk(b: Builder, size: int, outer: int, inner: int) -> tuple[Expr, list[tuple[Expr, Expr]]]:
+    """The number of an invocation, and its places in [outer, inner], turn by turn.
+
+    It keeps its column, or its row, where turns are whole rows, or rows whole turns. If a row is of
+    whole subgroups, whose size the program knows, it is the same for all of a subgroup: compilers
+    work it out once. Invocations are then counted by subgroups, which need not be how the device
+    counts them.
+    """
+    at: Expr = b.invocation
+    known, turns = b.subgroup_size, range(0, outer * inner, size)
     if inner % size == 0:
-        for i in turns:
-            yield number(i // inner, U32), b.let(at + i % inner)
-    elif size % inner == 0:
-        if known and inner % known == 0 and inner > known:
-            each = inner // known
-            first, own = b.subgroup // each, b.subgroup % each * known + b.lane
-        elif known == inner:
-            first, own = b.subgroup, b.lane
-        else:
-            first, own = at // inner, at % inner
-        first, own = b.let(first), b.let(own)
-        for i in turns:
-            yield b.let(first + i // inner), own
+        return at, [(number(i // inner, U32), b.let(at + i % inner)) for i in turns]
+    if size % inner:
+        every = [b.let(at + i) for i in turns]
+        return at, [(b.let(n // inner), b.let(n % inner)) for n in every]
+    if known and inner % known == 0:
+        each, at = inner // known, b.let(b.subgroup * known + b.lane)
+        first, own = b.let(b.subgroup // each), b.let(b.subgroup % each * known + b.lane)
     else:
-        for i in turns:
-            n = b.let(at + i)
-            yield b.let(n // inner), b.let(n % inner)
+        first, own = b.let(at // inner), b.let(at % inner)
+    return at, [(b.let(first + i // inner), own) for i in turns]
 
 
 def clamped(b: Builder, at: Expr, tile: int, extent: int, lanes: int = 1) -> Expr:
