@@ -15,6 +15,7 @@ from group_kernels import (
     narrowed,
     relative_error,
 )
+from gpu_devices import absent
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ from smalti.codegen.gpu.form import (
     MatrixLoad,
     Number,
     Op,
+    Set,
     Variable,
     expressions,
     statements,
@@ -35,6 +37,7 @@ from smalti.runtime.gpu.interface import Gpu
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupAttention, GroupLimits, GroupMatrixAttention, MatrixShape
 from smalti.schedule.space_attention import AttentionWork, matrix_schedules
+from smalti.schedule.space_group import best_matrix, matrix_subgroup
 
 EXAMPLES = 15
 HALVES = replace(LIMITS, f16=True)
@@ -98,7 +101,7 @@ def test_attention_in_the_matrix_unit(name: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["all", "plain", "causal", "values"])
-@pytest.mark.parametrize("name", ["held", "sets", "chunks"])
+@pytest.mark.parametrize("name", ["held", "sets", "chunks", "last chunk", "ways", "across"])
 def test_loops_end_where_no_driver_sees_it_if_registers_are_few(name: str, case: str) -> None:
     kernel, few = narrowed(CASES[case], "f16"), replace(UNIT, registers=128)
     found, expected = execute(kernel, MATRICES[name], {}, few)
@@ -140,6 +143,23 @@ def test_queries_that_are_held_lie_elsewhere_than_weights_if_registers_are_few()
         if isinstance(each, MatrixLoad) and each.buffer.startswith("weight"):
             strides[id(each) in inside].add(each.stride)
     assert strides[True] and strides[False] and not strides[True] & strides[False]
+
+
+@pytest.mark.parametrize("name", ["uneven", "sets"])
+def test_one_sum_at_a_time_is_a_product_if_registers_are_few(name: str) -> None:
+    kernel = narrowed(CASES["plain"], "f16")
+    (program,) = lower(kernel, MATRICES[name], replace(UNIT, registers=128)).steps
+    loop = next(each for each in statements(program.body)
+                if isinstance(each, Loop) and each.counter.startswith("key"))
+    products: set[str] = set()
+    for each in statements(loop.body):
+        if isinstance(each, Set) and each.name.startswith("sum") and isinstance(each.value, Op):
+            if each.value.instruction == "matrix_times":
+                products.remove(each.name)
+            elif each.value.instruction == "matrix_multiply_add":
+                products.add(each.name)
+                assert len(products) <= MATRICES[name].blocks
+    assert not products
 
 
 def test_one_tile_has_no_top_of_earlier_keys() -> None:
@@ -267,6 +287,22 @@ def test_attention_on_a_device(vulkan: Gpu, registers: int, monkeypatch) -> None
         schedule = choose_group(kernel, limits, precision)
         found, expected = execute(kernel, schedule, {}, limits, gpu=vulkan)
         assert relative_error(found["out"], expected["out"]) < TOLERANCES[precision], schedule
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("across, channels", [(1, 0), (2, 16)])
+def test_few_registers_and_matrices_on_a_device(vulkan: Gpu, across: int, channels: int,
+                                                monkeypatch) -> None:
+    shape = best_matrix(vulkan.limits, "f16")
+    if shape is None:
+        absent("no matrix unit", "mesa-vulkan-drivers in its version 26 or later")
+    limits = replace(vulkan.limits, registers=128)
+    monkeypatch.setattr(vulkan, "limits", limits)
+    schedule = GroupMatrixAttention(2 * across, 1, 32, shape.text, matrix_subgroup(shape, limits),
+                                    across=across, channels=channels, columns=2 if channels else 1)
+    kernel = narrowed(attention(20, 77, 1, 24), "f16")
+    found, expected = execute(kernel, schedule, {}, limits, gpu=vulkan)
+    assert relative_error(found["out"], expected["out"]) < TOLERANCES["f16"]
 
 
 @pytest.mark.parametrize("schedule, message", [

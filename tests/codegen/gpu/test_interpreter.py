@@ -15,6 +15,7 @@ from smalti.codegen.gpu.form import (
     I32,
     GroupProgram,
     Number,
+    number,
     op,
     select,
     spread,
@@ -210,6 +211,16 @@ def test_matrices_of_subgroups(scalar: str, tolerance: float) -> None:
     found = run(b.finish((1, 1, 1)), {"x": values.ravel(), "w": weights.ravel()})["y"]
     expected = 2 * values.astype(np.float32) @ weights.astype(np.float32).T
     assert np.allclose(found.reshape(32, 16), expected, atol=tolerance, rtol=tolerance)
+
+
+def test_a_matrix_times_a_number_of_its_subgroup() -> None:
+    b = Builder("scaled", 16, 8)
+    y = b.binding("y", "f32", 2 * 64, "write")
+    factor = b.let(select(b.subgroup.equals(0), number(3.0, F32), 5.0))
+    ones = number(1.0, Matrix("sum", 8, 8, "f32"))
+    b.store_matrix(y, b.subgroup * 64, 8, op("matrix_times", ones, factor))
+    found = run(b.finish((1, 1, 1)), {})["y"]
+    assert (found[:64] == 3).all() and (found[64:] == 5).all()
 
 
 def test_matrices_in_words() -> None:

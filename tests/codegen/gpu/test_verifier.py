@@ -25,6 +25,7 @@ from smalti.codegen.gpu.form import (
     Store,
     Variable,
     op,
+    select,
 )
 from smalti.codegen.gpu.types import Matrix, VectorType
 from smalti.codegen.gpu.verifier import verify
@@ -98,6 +99,8 @@ BROKEN = {
         Let("t", Op("subgroup_shuffle_xor", (ONE, op("add", Name("t", U32), 1)), F32)),
     "an instruction and its operands .matrix_multiply_add., found .* of f32, f32 and f32":
         Let("t", Op("matrix_multiply_add", (ONE, ONE, ONE), F32)),
+    "an instruction and its operands .matrix_times., found .* of f32 and f32":
+        Let("t", Op("matrix_times", (ONE, ONE), F32)),
     "an instruction and its operands .less., found .* the matrix sum:f32.8, 8.":
         Let("t", Op("less", (ZEROS, ZEROS), VectorType("bool"))),
     "a lane of the vector, found 4":
@@ -196,6 +199,19 @@ def test_barriers_and_subgroups_want_all_of_them(place: str) -> None:
         else:
             with pytest.raises(VerificationError, match=expected):
                 verify(program)
+
+
+def test_a_matrix_is_multiplied_by_one_number_for_its_subgroup() -> None:
+    for factor, fits in (("subgroup", True), ("lane", False)):
+        b = Builder("scaled", 16, 8)
+        y = b.binding("y", "f32", 128, "write")
+        number = b.let(select(getattr(b, factor) < 1, ONE, 2.0))
+        b.store_matrix(y, b.subgroup * 64, 8, op("matrix_times", ZEROS, number))
+        if fits:
+            verify(b.finish((1, 1, 1)))
+        else:
+            with pytest.raises(VerificationError, match="same for the subgroup"):
+                verify(b.finish((1, 1, 1)))
 
 
 def test_a_matrix_lies_at_one_place_for_its_subgroup() -> None:

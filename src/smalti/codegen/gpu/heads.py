@@ -112,6 +112,19 @@ class Heads(Generic[Schedule]):
             return [mine < max(self.keys - by, 0) for by in further]
         return None
 
+    def unknown_one(self) -> Expr:
+        """1, which no compiler finds out: there is a query."""
+        return self.b.let(select(self.first < self.queries, number(1.0, F32), 2.0), "one")
+
+    def unknown_zero(self, key: Expr, which: int) -> Expr:
+        """0, which no compiler finds out: there is such a key. Each that has another number is
+        another one.
+
+        Where it is part of an address, a compiler works that out again, and does not keep in
+        registers what it was when the same place was read before.
+        """
+        return self.b.let(select(key < self.keys + which, number(0, U32), 1))
+
     def place(self, name: str, token: Expr, channel: Expr | int) -> Expr:
         """The element of a token's channel in this head."""
         n, t, h, c = self.kernel.buffer(name).strides

@@ -101,6 +101,7 @@ INSTRUCTIONS = {
     "subgroup_shuffle": Instruction(2, ARITHMETIC, None),      # (value, lane it comes from)
     "subgroup_shuffle_xor": Instruction(2, ARITHMETIC, None),  # (value, constant mask of lanes)
     "matrix_multiply_add": Instruction(3, (), None),           # (a, b, sum)
+    "matrix_times": Instruction(2, (), None),                  # (matrix, the number for all)
 }
 WIDENING = {"widen_f16": "f16", "widen_bf16": "bf16"}
 NARROWING = {"narrow_f16": "f16", "narrow_bf16": "bf16"}
@@ -125,6 +126,10 @@ def result_type(name: str, types: Sequence[VectorType | Matrix]) -> VectorType |
                 and (a.rows, b.columns) == (total.rows, total.columns)):
             raise TypeError(f"{name} of {a}, {b} and {total}")
         return total
+    if name == "matrix_times":
+        if not isinstance(types[0], Matrix) or types[1] != VectorType(types[0].scalar):
+            raise TypeError(f"{name} of {types[0]} and {types[1]}")
+        return types[0]
     values = types[1:] if name == "select" else types
     if name == "select":
         lanes = vector_type(types[1]).lanes

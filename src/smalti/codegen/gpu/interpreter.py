@@ -313,6 +313,9 @@ class _Batch:
         """An instruction on an invocation's own values."""
         arguments = [self.value(argument) for argument in expr.arguments]
         dtype, entry = VALUES[expr.type.scalar], INSTRUCTIONS[expr.instruction]
+        if expr.instruction == "matrix_times":
+            factor = self.full(arguments[1], 1)[:, self.starts]
+            return _rounded((arguments[0] * factor[..., None, None]).astype(dtype), expr.type)
         if entry.meaning is None:
             return _convert(expr, arguments, dtype)
         if expr.instruction == "select" and arguments[0].ndim < arguments[1].ndim:

@@ -21,6 +21,7 @@ in most tiles sums need no scaling.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 from smalti.codegen.gpu.form import (
@@ -112,6 +113,7 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
                      for _ in range(s.blocks)]
         keys, values = self.tiles()
         ahead = [Ahead(tile, number(0, U32)) for tile in (keys, values)] if s.ahead else []
+        self.one = self.unknown_one() if self.few_registers else number(1.0, F32)
         with b.loop(self.stop(), step=s.keys, name="key") as key:
             first, again = self.tile_of(key)
             if not s.channels:
@@ -215,8 +217,15 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
             b.barrier()
             tile.bring(key, channel)
             b.barrier()
-            self.multiply_along(sums, first, channel, chunk, tile)
+            at = first
+            if isinstance(channel, int) and self.few_registers:
+                at = b.let(first + self.unknown_zero(key, channel))
+            self.multiply_along(sums, at, channel, chunk, tile)
 
+        if self.few_registers:
+            for begin in range(0, self.depth, chunk):
+                add(begin)
+            return
         with b.loop(whole, step=chunk, name="channel") as channel:
             add(channel)
         if whole < self.depth:
@@ -328,7 +337,8 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
     def add(self, key: Expr, tile: TokenTile) -> None:
         """Add the values of a tile by their weights."""
         b, s = self.b, self.schedule
-        each = self.own // self.sum.columns
+        each, steps = self.own // self.sum.columns, range(0, s.keys, self.a.columns)
+        kept: list[list[Expr]] = []  # the weights of all keys
         for chunk in range(self.value_width // self.chunk):
             if s.channels:
                 b.barrier()
@@ -339,15 +349,47 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
             if chunk == 0 and not self.once:
                 self.scale()
             sums = [row[chunk * each:(chunk + 1) * each] for row in self.sums]
+            if self.few_registers and not self.once and len(steps) <= len(sums[0]):
+                kept = kept or [self.weights(k) for k in steps]
+                anew = self.unknown_zero(key, chunk) if s.channels else number(0, U32)
+                self.add_by_columns(sums, kept, anew, tile)
+                continue
             with b.loop(s.keys, step=self.a.columns, name="row") as k:
-                weights = [b.let(b.matrix(self.arrays["weight"], self.at(block, s.stride(s.keys))
-                                          + k, s.stride(s.keys), self.a))
-                           for block in range(s.blocks)]
+                weights = self.weights(k)
                 for n, column in enumerate(zip(*sums)):
-                    at = (self.member * self.own + n * self.sum.columns) * tile.stride + k
-                    value = b.let(b.matrix(tile.array, at, tile.stride, self.w, by_columns=True))
-                    for weight, total in zip(weights, column):
-                        b.set(total, op("matrix_multiply_add", weight, value, total))
+                    self.add_keys(column, weights, n, k, tile)
+
+    def add_by_columns(self, sums: list[list[Name]], weights: list[list[Expr]], anew: Expr,
+                       tile: TokenTile) -> None:
+        """Add the products of a chunk of a tile column by column, by the weights of all its keys.
+        `anew` is 0, and makes addresses others than those of the chunk before.
+
+        Intel's compiler leaves the registers of what goes from turn to turn to nobody else, and a
+        product cannot be written to them, as products ignore which invocations take part. So there
+        is one sum at a time that is a product: multiplied by 1 it goes to where it was.
+        """
+        b = self.b
+        for n, column in enumerate(zip(*sums)):
+            for k, row in enumerate(weights):
+                self.add_keys(column, row, n, b.let(anew + k * self.a.columns), tile)
+            for total in column:
+                b.set(total, op("matrix_times", total, self.one))
+
+    def weights(self, k: Expr | int) -> list[Expr]:
+        """The weights of each block for a matrix of keys from `k` on."""
+        b, stride = self.b, self.schedule.stride(self.schedule.keys)
+        return [b.let(b.matrix(self.arrays["weight"], self.at(block, stride) + k, stride, self.a))
+                for block in range(self.schedule.blocks)]
+
+    def add_keys(self, sums: Sequence[Name], weights: list[Expr], n: int, k: Expr,
+                 tile: TokenTile) -> None:
+        """Add the values of a matrix of keys from `k` on to the sums of each block in column `n`,
+        by their weights."""
+        b = self.b
+        at = (self.member * self.own + n * self.sum.columns) * tile.stride + k
+        value = b.let(b.matrix(tile.array, at, tile.stride, self.w, by_columns=True))
+        for weight, total in zip(weights, sums):
+            b.set(total, op("matrix_multiply_add", weight, value, total))
 
     def scale(self) -> None:
         """Make the sums smaller as earlier weights are. Subgroups that share queries look whether

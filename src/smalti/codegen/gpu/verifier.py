@@ -292,6 +292,8 @@ class _Verifier:
             self.check(lane < vector_type(types[0]).lanes, "a lane of the vector", lane)
         if op.instruction == "subgroup_shuffle":
             self.check(types[1] == U32, "a lane of u32", types[1])
+        if op.instruction == "matrix_times":
+            self._reached(level(op.arguments[1], self.program, self.levels), Level.SUBGROUP)
         if op.instruction in SUBGROUP or isinstance(op.type, Matrix):
             self._reached(control, Level.SUBGROUP)
 

@@ -55,7 +55,7 @@ OPCODES = {
     "ISub": (130, "trii"),
     "FSub": (131, "trii"),
     "IMul": (132, "trii"),
-    "FMul": (133, "trii"),
+    "FMul": (133, "trii"), "MatrixTimesScalar": (143, "trii"),
     "UDiv": (134, "trii"),
     "SDiv": (135, "trii"),
     "FDiv": (136, "trii"),
