@@ -137,10 +137,10 @@ class ByLane:
     def _point(self, row: int) -> None:
         """Choose the pointer of a row."""
         asm, shape = self.asm, self.shape
-        size = 4 * FACTOR_BYTES if self.by_step else FACTOR_BYTES
+        size = LANE_FACTORS * FACTOR_BYTES if self.by_step else FACTOR_BYTES
         offset = row * shape.row_bytes
         reached = range(offset, offset + self.steps * shape.step_bytes,
-                        LANE_FACTORS * FACTOR_BYTES if self.by_step else shape.step_bytes)
+                        size if self.by_step else shape.step_bytes)
         if all(asm.reachable(each, size) for each in reached):
             self.offsets[row] = offset
             return
