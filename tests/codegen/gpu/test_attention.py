@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from attention_kernels import attention
+from gpu_devices import absent
 from group_kernels import (
     LIMITS,
     SUBGROUPS,
@@ -15,7 +16,6 @@ from group_kernels import (
     narrowed,
     relative_error,
 )
-from gpu_devices import absent
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
