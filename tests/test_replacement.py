@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,16 @@ def test_elsewhere_nothing_is_tried_again(
     opened(1, monkeypatch)
     with pytest.raises(PermissionError, match="Access is denied$"):
         take_place(*files, waits=False)
+
+
+def test_a_file_that_is_mapped_is_replaced_where_the_system_can(files: tuple[Path, Path]) -> None:
+    """As an engine file that another process runs; Windows keeps it, and a message says why."""
+    part, whole = files
+    with whole.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as old:
+        if sys.platform == "win32":
+            with pytest.raises(PermissionError, match="open in another program"):
+                take_place(part, whole)
+        else:
+            take_place(part, whole)
+            assert whole.read_bytes() == b"new"
+        assert old[:] == b"old"

@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from smalti.cli.output import write_png
 from smalti.cli.streams import PIPE_CLOSED
 
 START_SECONDS_MAX = 0.3
@@ -162,6 +164,18 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
     assert process.stderr.read() == "" and process.wait() == PIPE_CLOSED
+
+
+@pytest.mark.parametrize("encoding", ["cp437", "cp1252"])
+def test_a_console_shows_letters_that_it_lacks_as_escapes(
+        environment: dict[str, str], tmp_path: Path, encoding: str) -> None:
+    """As those of Windows, whose code pages have 256 letters; names and prompts may hold any."""
+    path = tmp_path / "Äpfel und りんご.png"
+    write_png(Image.new("RGB", (4, 4)), path, "りんご\nSteps: 1")
+    found = subprocess.run([*SMALTI, "inspect", path], capture_output=True, env={
+        **environment, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"})
+    assert found.returncode == 0, found.stderr
+    assert rb"\u308a\u3093\u3054" in found.stdout and not found.stderr
 
 
 def test_closed_streams_and_names_that_are_no_text(

@@ -83,11 +83,12 @@ def test_sections_of_one_name_are_refused(path: Path, names: tuple[str, str]) ->
         Container(path)
 
 
-@pytest.mark.parametrize("name", ["missing", "", "pipe"])
+@pytest.mark.parametrize("name", ["missing", "", *(["pipe"] if hasattr(os, "mkfifo") else [])])
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str) -> None:
     if name == "pipe":
         os.mkfifo(tmp_path / name)
-    with pytest.raises(EngineError, match="cannot be read: .*(No such|not a regular)"):
+    with pytest.raises(EngineError,
+                       match="cannot be read: .*(No such|not found|cannot find|not a regular)"):
         Container(tmp_path / name)
 
 

@@ -15,7 +15,7 @@ import smalti
 from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_writable, output_paths, write_png
 from smalti.cli.picture_options import PictureCommand, asked_for
-from smalti.errors import InputError
+from smalti.errors import InputError, OutputError
 
 LORA = re.compile(r"(.*?)((?::[-+]?(?:\d+\.?\d*|\.\d+)){1,2})?", re.DOTALL)
 
@@ -196,14 +196,27 @@ def watch(steps: Iterator[smalti.Step]) -> smalti.Result:
 
 def previewed(steps: Iterator[smalti.Step], preview: smalti.Preview, path: Path
               ) -> Iterator[smalti.Step]:
-    """The same steps; the first picture of each is written to `path`, which goes in the end."""
+    """The same steps; the first picture of each is written to `path`, which goes in the end.
+
+    Windows replaces and deletes no file that a viewer has open: a message says so, once for all
+    steps, and the work goes on.
+    """
+    said = False
     try:
         for step in steps:
             if step.result is None:
-                write_png(preview(step.denoised)[0], path, "")
+                try:
+                    write_png(preview(step.denoised)[0], path, "")
+                except OutputError as error:
+                    if not said:
+                        click.echo(f"{error}; not every step has a preview", err=True)
+                    said = True
             yield step
     finally:
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except PermissionError as error:
+            click.echo(f"the preview {path} stays: {error.strerror}", err=True)
 
 
 def time_per_step(step: smalti.Step | None) -> str:

@@ -224,7 +224,7 @@ def test_cancelling_ends_within_a_kernel(threads: int) -> None:
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_stops_the_run_and_leaves_the_pool_usable() -> None:
     bench = Bench(spin_for(20_000), 100_000, 2, 2)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         bench.run(workers(2))
@@ -248,7 +248,7 @@ def test_many_brief_runs_follow_one_another_and_others() -> None:
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_a_brief_run_is_raised_at_its_end() -> None:
     bench = Bench(spin_for(20_000), 200, 2, 2)
-    timer = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+    timer = threading.Timer(0.01, signal.raise_signal, (signal.SIGINT,))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         bench.run(workers(2), brief=True)
