@@ -16,6 +16,15 @@ WAITS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Seconds between attempts; a scanner is done with a picture within a few hundredths."""
 
 
+def followed(path: Path) -> Path:
+    """The file that `path` stands for where it is a link, which stays; else `path` itself.
+
+    Nothing else of it is resolved: on Windows that makes other names of drives, and fails for paths
+    that are long.
+    """
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def take_place(part: Path, whole: Path, *, waits: bool = sys.platform == "win32") -> None:
     """Move the file `part` to `whole`, in the place of what is there.
 

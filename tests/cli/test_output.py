@@ -56,6 +56,16 @@ def test_a_name_may_be_too_long(tmp_path: Path) -> None:
         check_writable([tmp_path / f"{'a' * 300}.png"])
 
 
+def test_a_path_may_be_longer_than_windows_once_allowed(tmp_path: Path) -> None:
+    """260 letters in all; and its letters need not be those of a code page."""
+    path = tmp_path / "絵" / ("x" * 120) / ("y" * 120) / "a.png"
+    path.parent.mkdir(parents=True)
+    check_writable([path])
+    for content in (b"old", b"new"):
+        replace_file(path, content)
+    assert path.read_bytes() == b"new" and list(path.parent.iterdir()) == [path]
+
+
 def test_checking_leaves_no_trace(tmp_path: Path) -> None:
     check_writable(output_paths(str(tmp_path / "a.png"), 3))
     assert not list(tmp_path.iterdir())

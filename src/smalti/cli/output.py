@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from smalti.cli.interrupt import ending_at_once
 from smalti.errors import OutputError
-from smalti.replacement import take_place
+from smalti.replacement import followed, take_place
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -64,7 +64,7 @@ def _check_writable(path: Path) -> None:
     _refuse_devices(path)
     if path.exists() and not os.access(path, os.W_OK):
         raise OutputError(f"cannot write {path}: the file is read-only; choose another output")
-    part = part_path(_followed(path))
+    part = part_path(followed(path))
     part.touch()
     part.unlink()
 
@@ -74,11 +74,6 @@ def _refuse_devices(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise OutputError(f"cannot write {path}: it is no file; give the name of a file, which may "
                           f"be new")
-
-
-def _followed(path: Path) -> Path:
-    """The file that `path` stands for, where it is a link: the link stays."""
-    return Path(os.path.realpath(path))
 
 
 def show_bytes(size: int) -> str:
@@ -133,7 +128,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     Raises OutputError when the operating system refuses.
     """
     _refuse_devices(path)
-    whole = _followed(path)
+    whole = followed(path)
     part = part_path(whole)
     try:
         with open(part, "wb") as stream:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from smalti.errors import EngineError, OutputError
-from smalti.replacement import take_place
+from smalti.replacement import followed, take_place
 
 MAGIC = b"\x93SMALTI\n"
 VERSION = 2
@@ -68,7 +68,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     """
     if path.exists() and not path.is_file():
         raise OutputError(f"cannot write {path}: it is no file; choose another output")
-    whole = Path(os.path.realpath(path))
+    whole = followed(path)
     part = whole.with_name(f"{whole.name}.{os.getpid()}.part")
     try:
         with open(part, "wb") as stream:
