@@ -187,8 +187,9 @@ class GroupWork:
         if not s.matrix:
             staged = s.tile_k * (s.tile_m * (word if self._plain(s) else self.loads)
                                  + word * s.tile_n * self.parts) / s.invocations
-            sums = s.block_m * columns + 4 * s.block_m + columns
-            return (KeptWords(values=sums + s.ahead * staged, places=PLACES),)
+            sums = s.block_m * columns + 4 * (s.block_m + columns)  # and vectors of both factors
+            places = PLACES + PLACES_OF_A_VECTOR * staged / 4
+            return (KeptWords(values=sums + s.ahead * staged, places=places, uniform=UNIFORM),)
         rows, across, depth = s.shape
         own = s.block_m * columns / s.subgroup
         factors = word * depth * (s.block_m + across) / s.subgroup
