@@ -46,6 +46,10 @@ CARRIERS = 4
 of the same function, too, because sums that do not fit beside them would be in memory. Measured
 with 16 registers: 4 rows of sums instead of 6 take 1.5 to 1.9 times less time."""
 
+CHANNELS_MIN = 8
+"""The fewest channels of an input for which the products that are saved outweigh the transforms of
+results, of which there are as many whatever the channels: a guess, for vectors of four lanes."""
+
 
 def even(extent: int, most: int) -> int:
     """The tile of at most `most` that divides `extent` most evenly: ceil(extent / tiles).
@@ -58,14 +62,15 @@ def even(extent: int, most: int) -> int:
 
 def winograd_fits(kernel: Kernel, limits: Limits) -> bool:
     """True if a contraction is a 3 x 3 convolution that Winograd's algorithm can compute, and whose
-    input has at least a vector of channels.
+    input has at least a vector of channels, and at least `CHANNELS_MIN`.
 
     Few output channels are no reason against it: the direct algorithm computes a whole panel, too.
     Weights that are computed are excluded, because each run would have to transform them.
     """
     e = contraction_extents(kernel)
     window = (e.r, e.s, e.stride_y, e.stride_x, e.dilation_y, e.dilation_x)
-    return window == (3, 3, 1, 1, 1, 1) and e.parts == 1 and e.c >= limits.lanes \
+    return window == (3, 3, 1, 1, 1, 1) and e.parts == 1 \
+        and e.c >= max(limits.lanes, CHANNELS_MIN) \
         and weights_bound(kernel)
 
 
