@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smalti.codegen.gpu.builder import Builder
-from smalti.codegen.gpu.form import Number
+from smalti.codegen.gpu.form import F32, Number, number, op
 from smalti.codegen.gpu.registers import kept, registers, shared_bytes
 from smalti.codegen.gpu.types import Matrix
 from smalti.schedule.compute_units import compute_unit
@@ -81,3 +81,20 @@ def test_a_subgroup_shares_matrices() -> None:
 def test_compilers_take_what_their_unit_says() -> None:
     program, unit = matrices().finish((1, 1, 1)), compute_unit("rdna3_big")
     assert registers(program, unit) == unit.held(KeptWords(sums=8, factors=8, uniform=1))
+
+
+def test_sums_that_are_taken_one_by_one_load_late() -> None:
+    early = {}
+    for one_by_one in (False, True):
+        b = Builder("sums", 32, 32)
+        x, y = b.binding("x", "f16", 4096, "read"), b.binding("y", "f32", 1024, "write")
+        factor = b.let(b.matrix(x, 0, 16, Matrix("a", 16, 16, "f16")))
+        for n in range(4):
+            total = b.variable(0.0, "sum", Matrix("sum", 16, 16, "f32"))
+            right = b.let(b.matrix(x, 256 * n, 16, Matrix("b", 16, 16, "f16")))
+            b.set(total, op("matrix_multiply_add", factor, right, total))
+            if one_by_one:
+                b.set(total, op("matrix_times", total, number(1.0, F32)))
+            b.store_matrix(y, 256 * n, 16, total)
+        early[one_by_one] = max(each.early for each in kept(b.finish((1, 1, 1))))
+    assert early[True] < early[False]

@@ -349,7 +349,7 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
             if chunk == 0 and not self.once:
                 self.scale()
             sums = [row[chunk * each:(chunk + 1) * each] for row in self.sums]
-            if self.few_registers and not self.once and len(steps) <= len(sums[0]):
+            if self.few_registers and not self.once and len(steps) <= len(self.sums[0]):
                 kept = kept or [self.weights(k) for k in steps]
                 anew = self.unknown_zero(key, chunk) if s.channels else number(0, U32)
                 self.add_by_columns(sums, kept, anew, tile)

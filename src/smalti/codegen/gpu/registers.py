@@ -26,6 +26,7 @@ from smalti.codegen.gpu.form import (
     MatrixLoad,
     Name,
     Number,
+    Op,
     Set,
     Statement,
     Variable,
@@ -127,7 +128,7 @@ class _Liveness:
         for statement in reversed(body):
             if note:
                 self._note(live, early=early)
-            if isinstance(statement, Barrier | Loop | Branch):
+            if isinstance(statement, Barrier | Loop | Branch) or _taken_one_by_one(statement):
                 early = 0.0
             if isinstance(statement, Let) and isinstance(statement.value, MatrixLoad):
                 share = 1.0 if statement.value.type.role == "a" else RIGHT_EARLY
@@ -163,6 +164,12 @@ class _Liveness:
             kind, size = self._kinds[name]
             words[kind] += size
         self._found.append(KeptWords(**words, unrolled=unrolled, early=early))
+
+
+def _taken_one_by_one(statement: Statement) -> bool:
+    """Whether a sum is done before the loads for the next one: it is multiplied by 1."""
+    return (isinstance(statement, Set) and isinstance(statement.value, Op)
+            and statement.value.instruction == "matrix_times")
 
 
 def _unrolled(loop: Loop) -> int:
