@@ -56,13 +56,13 @@ def test_any_damaged_byte_of_header_and_sections_is_noticed(path: Path) -> None:
     table = START.size + DIGEST_BYTES + len(SECTIONS) * ENTRY.size
     for place in [*range(table), data.index(b"some"), len(data) - 1]:
         data[place] ^= 0x40
-        path.write_bytes(data)
+        damaged = path.with_name(f"{place}-file.smalti")  # Windows replaces no file that is mapped
+        damaged.write_bytes(data)
         with pytest.raises(EngineError, match=r"file.smalti .*smalti compile"):
-            file = Container(path)
+            file = Container(damaged)
             for name in file.names():
                 file.section(name)
         data[place] ^= 0x40
-    path.write_bytes(data)
     assert bytes(Container(path).section("last")) == b"x"
 
 
