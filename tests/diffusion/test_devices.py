@@ -124,11 +124,10 @@ def converted(whole: Path, folder: Path, precision: str) -> Path:
     return path
 
 
+@pytest.mark.sweep
 @FIRST_DEVICE
-@pytest.mark.parametrize(("blocks", "precision"), [("q4_k", "f16")] + [
-    pytest.param(blocks, precision, marks=pytest.mark.sweep)
-    for blocks in ("q8_0", "q4_k", "q6_k") for precision in ("f32", "f16")
-    if (blocks, precision) != ("q4_k", "f16")])
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+@pytest.mark.parametrize("blocks", ["q8_0", "q4_k", "q6_k"])
 def test_quantised_weights_stay_so(whole: Path, tmp_path: Path, device: str, blocks: str,
                                    precision: str) -> None:
     """Pictures are those of the CPU, and weights take no more than there."""
@@ -146,6 +145,7 @@ def test_quantised_weights_stay_so(whole: Path, tmp_path: Path, device: str, blo
     assert sum(s.bytes for s in held.values()) < sum(s.bytes for s in theirs.values())
 
 
+@pytest.mark.sweep
 @FIRST_DEVICE
 def test_an_adapter_for_weights_of_8_bits_compiles_nothing(
         whole: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,8 @@ def source() -> Path:
         shutil.rmtree(writing, ignore_errors=True)
         pytest.fail(f"ggml cannot be fetched: pip download {PACKAGE}: {why}", pytrace=False)
     with tarfile.open(archives[0]) as archive:
-        archive.extractall(writing, filter="data", members=[
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 on
+        archive.extractall(writing, members=[
             member for member in archive if "/stable-diffusion.cpp/ggml/" in member.name])
     archives[0].unlink()
     writing.rename(CACHE / "source")

@@ -79,7 +79,8 @@ def unpacked(root: Path, commit: str, place: Path, paths: Sequence[str] = NEEDED
     if done.returncode:
         raise GitError(f"git archive {commit}: {done.stderr.decode(errors='replace').strip()}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(place, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 on
+        archive.extractall(place)
     return place
 
 
