@@ -21,8 +21,11 @@ THREADS = ("SMALTI_THREADS", "LP_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_
 """What says how many threads Smalti, Mesa's driver that computes on the CPU, and libraries of
 linear algebra keep busy."""
 
-settings.register_profile("unhurried", deadline=None)  # a machine may be busy with something else
-settings.load_profile("unhurried")
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None)
+settings.load_profile("same")
+"""Generated examples are the same in every run, so that what fails is what was changed; with
+`--hypothesis-profile search` they differ in each. No deadline: a machine may be busy."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:

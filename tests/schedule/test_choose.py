@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from smalti.codegen.cpu.lower import limits
@@ -53,6 +53,8 @@ def kernel_of(build) -> Kernel:
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(CPUS, st.integers(1, 3), EXTENTS, EXTENTS, st.integers(1, 100), st.integers(1, 100),
        st.sampled_from([1, 3, 5]), st.integers(1, 2), st.sampled_from(["f32", "bf16"]))
+@example(limits(LEVELS["neon"], 1, 256 << 10, 1 << 20), 1, 68, 64, 64, 64, 3, 1, "bf16")
+@example(limits(LEVELS["neon"], 1, 1 << 10, 1 << 10), 1, 68, 1, 2, 32, 3, 1, "bf16")
 def test_convolutions(cpu: Limits, batch: int, channels: int, out: int, height: int, width: int,
                       window: int, stride: int, precision: str) -> None:
     kernel = kernel_of(lambda g: g.apply(

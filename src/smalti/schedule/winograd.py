@@ -113,13 +113,14 @@ def winograd_schedule(kernel: Kernel, direct: ContractionSchedule, limits: Limit
         most = min(most, int(U_SHARE * limits.l2_bytes) // u)
     most = max(limits.lanes, most)
     form = FORMATS.get(direct.weights)
-    fits = [n for n in range(limits.lanes, most + 1, limits.lanes)
-            if e.c % n == 0 and (form is None or n % form.group == 0)]
     growth = weights_growth(e, direct.weights, size, folded)
     too_large = form is not None or growth_max is not None and growth > growth_max
     transformed = TILE if by_tile else RUN if too_large else BINDING
     weights = "f32" if transformed == BINDING else direct.weights
-    whole = -(-e.c // 8) * 8 if weights == "bf16" else -(-e.c // 4) * 4
+    unit = 8 if weights == "bf16" else 4  # channels of an iteration, unrolled by 4; bf16 in pairs
+    whole = -(-e.c // unit) * unit
+    fits = [n for n in range(limits.lanes, most + 1, limits.lanes)
+            if e.c % n == 0 and n % unit == 0 and (form is None or n % form.group == 0)]
     chunk = whole if e.c <= most or not fits else fits[-1]
     rows = min(carried_rows(limits, vectors), tile_b * block_y * block_x)
     return replace(direct, tile_b=tile_b, tile_y=block_y * size, tile_x=block_x * size,
