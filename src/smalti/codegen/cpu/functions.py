@@ -12,40 +12,31 @@ from collections.abc import Callable, Sequence
 
 from smalti.codegen.cpu.assembler import Assembler, Condition
 from smalti.codegen.cpu.operands import Address, Register
+from smalti.codegen.polynomials import (
+    COSINE,
+    LN2_HIGH,
+    LN2_LOW,
+    LOG,
+    PI_HALVES,
+    SINE,
+    SMALLEST,
+    TANH_LIMIT,
+    TANH_OVER,
+    TANH_UNDER,
+)
 from smalti.kernel.form import Call, Const, Expr, Load
 
 CONSTANTS_VECTORS_MIN = 32
 """Of so many vector registers some are left for constants beside the values of a loop."""
 EXP_MIN, EXP_MAX = -87.3, 88.3
 """Arguments of exp are held within these: e^x is then a normal f32."""
-LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
-"""ln 2 in two parts, the first of few bits, so that a small whole number times it is exact
-(Cephes, `expf` and `logf`)."""
 EXP2 = {3: (0.07802452147006989, 0.22606715559959412, 0.6958335638046265, 0.9999251961708069),
         5: (0.0018775766948238015, 0.00898933969438076, 0.05582631751894951, 0.24015361070632935,
             0.6931530833244324, 0.9999999403953552)}
 """Polynomials for 2^x from 0 to 1 by their degree, minimax in the relative error, highest power
 first."""
-
-SMALLEST = 1.17549435e-38
-"""The smallest normal f32."""
-LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
-       -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)
-"""Polynomial for log(1 + x) - x + x^2 / 2 over x^3, from sqrt(1/2) - 1 to sqrt(2) - 1, highest
-power first (Cephes, `logf`)."""
-PI_HALVES = (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8)
-"""pi / 2 in three parts, the first two of few bits (Cephes, `sinf`)."""
 ERF, ERF_P = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429), 0.3275911
 """An approximation of erf, with an error of 1.5e-7 (Abramowitz & Stegun, 7.1.26)."""
-TANH_LIMIT = 7.90531110763549805
-"""From here on tanh is 1 in f32."""
-TANH_OVER = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11,
-             5.12229709037114e-08, 1.48572235717979e-05, 6.37261928875436e-04,
-             4.89352455891786e-03)  # what is divided by the next one
-TANH_UNDER = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03,
-              4.89352518554385e-03)
-"""Approximation of tanh within the limit: x times a polynomial of x^2 over another one, highest
-power first (as in Eigen's `ptanh`)."""
 
 
 def polynomial(asm: Assembler, x: Register, coefficients) -> Register:
@@ -191,10 +182,9 @@ def _sine(asm: Assembler, x: Register, quarter: int) -> Register:
     for part in PI_HALVES:
         asm.op("fma_negative", rest, n, asm.constant(part))
     square = asm.result("mul", rest, rest)
-    sine = polynomial(asm, square, (2.75573e-6, -1.98412698e-4, 8.33333333e-3, -1.66666667e-1))
+    sine = polynomial(asm, square, SINE)
     sine = asm.multiply_add(asm.result("mul", sine, square), rest, rest)
-    cosine = polynomial(asm, square, (-2.75573e-7, 2.48015873e-5, -1.38888889e-3, 4.16666667e-2,
-                                      -0.5, 1.0))
+    cosine = polynomial(asm, square, COSINE)
     turn = asm.result("add_int", asm.result("to_int", n), asm.integers([quarter] * lanes))
     odd = asm.result("and", turn, asm.integers([1] * lanes))
     odd = asm.result("mul_int", odd, asm.integers([-1] * lanes))

@@ -13,35 +13,29 @@ from collections.abc import Callable, Sequence
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import Expr, number, op, select
+from smalti.codegen.polynomials import (
+    COSINE,
+    LN2_HIGH,
+    LN2_LOW,
+    LOG,
+    PI_HALVES,
+    SINE,
+    SMALLEST,
+    TANH_LIMIT,
+    TANH_OVER,
+    TANH_UNDER,
+)
 
 EXP_LIMIT = 176.0
 """Beyond it, e^x is neither 0 nor infinite in f32 for certain."""
-LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
-"""ln 2 in two parts, the first of few bits, so that a small whole number times it is exact
-(Cephes, `logf`)."""
-LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
-       -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)
-SMALLEST, HUGE = 1.17549435e-38, 1e18
-PI_HALVES = (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8)
-"""Parts of pi / 2 of so few bits that their products with whole numbers below 8192 are exact."""
-SINE = (2.75573e-6, -1.98412698e-4, 8.33333333e-3, -1.66666667e-1)
-COSINE = (-2.75573e-7, 2.48015873e-5, -1.38888889e-3, 4.16666667e-2, -0.5, 1.0)
-"""The series of Taylor, in x^2, highest power first: of (sin(x) - x) / x^3, and of cos(x)."""
+HUGE = 1e18
+"""From here on asinh and acosh are log(2 x): 1 is nothing beside x^2, which still is finite."""
 ERF = (7.853857808e-5, -8.010192550e-4, 5.188327563e-3, -2.685381187e-2, 0.11283585147,
        -0.37612625824, 1.12837916573)
 """Of erf(x) / x in x^2 up to 1, minimax."""
 LOG_ERFC = (-2.168685006e-5, 4.413363785e-4, -4.204561882e-3, 2.520825676e-2, -0.10841857737,
             -0.63321989305, -1.12957842429, 1.88040235e-4)
 """Of log(1 - erf(x)) from 1 on, minimax in the error of erf."""
-TANH_LIMIT = 7.90531110763549805
-"""From here on tanh is 1 in f32."""
-TANH_OVER = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11,
-             5.12229709037114e-08, 1.48572235717979e-05, 6.37261928875436e-04,
-             4.89352455891786e-03)  # what is divided by the next one
-TANH_UNDER = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03,
-              4.89352518554385e-03)
-"""Approximation of tanh within the limit: x times a polynomial of x^2 over another one, highest
-power first (as in Eigen's `ptanh`)."""
 ATAN = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
 ASIN = (4.2163199048e-2, 2.4181311049e-2, 4.5470025998e-2, 7.4953002686e-2, 1.6666752422e-1)
 SINH = (1 / 362880, 1 / 5040, 1 / 120, 1 / 6)
