@@ -85,3 +85,18 @@ def test_array_at_is_a_window_on_the_memory(dtype: str) -> None:
     window[...] = np.arange(6).reshape(2, 3)
     assert memory[8:32].view(window.dtype).tolist() == [0, 3, 1, 4, 2, 5]
     assert not memory[32:].any()
+
+
+def test_what_a_region_overwrites() -> None:
+    # both convolutions take two steps, which are given the same buffers: their input's transform
+    # for all threads, then products; the second one adds to the first's result where that lies
+    g = Graph("steps")
+    x = g.input("x", (1, 32, 12, 12))
+    sums = [g.apply("conv", x, g.parameter(name, (32, 32, 3, 3)), pads=(1, 1, 1, 1))
+            for name in "wv"]
+    g.output("y", sums[0] + sums[1])
+    module = built(g, level("avx2"), limits(level("avx2"), 2), "f32")
+    spans = [module.span(region) for region in range(2)]
+    assert [last - first for first, last in spans] == [2, 2]
+    assert [module.overwrites(*span, place) for span, info in zip(spans, module.regions)
+            for place in info.results] == [False, True]

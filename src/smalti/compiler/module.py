@@ -236,11 +236,13 @@ class Module:
         return numbers[0], numbers[-1] + 1
 
     def overwrites(self, first: int, last: int, place: Place) -> bool:
-        """Whether some of the launches from `first` to `last` may read where one writes a result.
-        """
+        """Whether some of the launches from `first` to `last`, of one region, may read where one
+        writes a result. Steps of a kernel that are given the same buffers are told from one that is
+        given the place as two of its buffers."""
+        given = {launch.operands for launch in self.launches[first:last]
+                 if isinstance(launch, Launch)}
         return sum(kind == ARENA and place.offset <= at < place.offset + max(1, place.bytes)
-                   for launch in self.launches[first:last] if isinstance(launch, Launch)
-                   for kind, _, at in launch.operands) > 1
+                   for operands in given for kind, _, at in operands) > 1
 
     def layout_of(self, slot: WeightSlot) -> tuple:
         """What the memory of a slot holds, and how; slots of equal layouts hold equal bytes."""

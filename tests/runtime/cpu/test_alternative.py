@@ -103,6 +103,12 @@ def test_the_driver_is_made_once_however_many_ask_first() -> None:
     assert table.threads == 1 and TableRow(0, (), 0).barrier
 
 
+def test_a_kernel_takes_a_tick_at_least_though_the_counter_stands_still() -> None:
+    table = Table([[TableRow(0, (), 1)], [], [TableRow(0, (), 1)] * 2], 1, 0, 0)
+    table._range, table._stamps[:] = (0, 3), (70, 70, 70, 73)
+    assert table.ticks().tolist() == [1, 0, 3]
+
+
 def test_results_that_nobody_writes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     program, kernels = bound(LEVELS[-1])
     program.run(INPUTS)

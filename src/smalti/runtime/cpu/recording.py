@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.codegen.cpu.layout import LAUNCH, NO_BARRIER, aligned
+from smalti.codegen.cpu.layout import CACHE_LINE_BYTES, LAUNCH, NO_BARRIER, aligned
 from smalti.runtime.cpu.threads import call, context, driver_entry, workers
-
-COUNTER_BYTES = 64  # each counter has a cache line of its own
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,8 @@ class TableRow:
 class Table:
     """A launch table in memory.
 
-    Each launch is one or more rows, run one after the other. Each of the `threads` threads has
+    Each launch is one or more rows, run one after the other; each row's counter of tiles has a cache
+    line of its own. Each of the `threads` threads has
     `scratch_bytes` of scratch memory, from the address `scratch` on. `keep` is kept alive as long
     as the table: code and buffers.
     """
@@ -39,15 +38,15 @@ class Table:
         rows = [row for launch in launches for row in launch]
         self._starts = np.cumsum([0, *map(len, launches)])
         self._table = aligned(max(1, len(rows)), LAUNCH)[:len(rows)]
-        self._firsts = np.zeros(len(rows) * COUNTER_BYTES // 8, np.uint64)
+        self._firsts = np.zeros(len(rows) * CACHE_LINE_BYTES // 8, np.uint64)
         self._counters = np.zeros_like(self._firsts)
         self._pointers = np.array([p for row in rows for p in row.pointers], np.uint64)
         at, counters, pointers = 0, self._counters.ctypes.data, self._pointers.ctypes.data
         for number, row in enumerate(rows):
             self._table[number] = (row.function, pointers + 8 * at, row.tiles,
-                                   counters + COUNTER_BYTES * number,
+                                   counters + CACHE_LINE_BYTES * number,
                                    0 if row.barrier else NO_BARRIER)
-            self._firsts[number * COUNTER_BYTES // 8] = row.first
+            self._firsts[number * CACHE_LINE_BYTES // 8] = row.first
             at += len(row.pointers)
         self._stamps = np.zeros(len(rows) + 1, np.uint64)
         self._context = context(self._table, threads, scratch, scratch_bytes, self._stamps)
@@ -70,7 +69,9 @@ class Table:
 
     def ticks(self) -> np.ndarray:
         """Ticks of the time stamp counter from the end of each launch of the last run to the end of
-        the next: a launch ends when its last thread is done."""
+        the next: a launch ends when its last thread is done. One that has rows took a tick at least:
+        the counter of an Apple M1 stands still for 42 ns, in which a small kernel is done."""
         first, last = self._range
         places = self._starts[first:last + 1] - self._starts[first]
-        return np.maximum(np.diff(self._stamps[places].astype(np.float64)), 0.0)
+        took = np.diff(self._stamps[places].astype(np.float64))
+        return np.maximum(took, np.diff(places) > 0)
