@@ -8,7 +8,7 @@ that the timing model expects, are gone through as the driver does it: threads t
 shared counter, those of slow cores more slowly. Three ways are compared with what would be if work
 could be divided at will: threads on fast cores only; threads on all cores, each taking tiles as
 long as there are any; and the driver's own, in which a slow thread leaves the last tiles to the
-others (`codegen/x86/driver.py`). Asked is at most 1.1 of the better of the other two.
+others (`codegen/cpu/driver.py`). Asked is at most 1.1 of the better of the other two.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When a slow thread leaves a launch, by the pseudo code of `codegen/x86/driver.py`."""
+"""When a slow thread leaves a launch, by the pseudo code of `codegen/cpu/driver.py`."""
 
 from __future__ import annotations
 

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import ctypes
 import re
-import threading
 
 import numpy as np
 import pytest
+from driver_runs import check_run
 from slow_threads import LAUNCHES, SPEEDS, left_by_rule
 
 from smalti.codegen.arm64.driver import (
     CALL_NUMBER,
     FRAME_BYTES,
     FUTEX,
-    FUTEX_WAIT_PRIVATE,
-    FUTEX_WAKE_PRIVATE,
     LINK,
     SAVED,
     SAVED_VECTORS,
     STACK,
-    SYSTEMS,
     _DriverAssembler,
     driver,
     maintenance,
@@ -34,8 +31,8 @@ from smalti.codegen.arm64.driver import (
 from smalti.codegen.arm64.encoder import disassembly
 from smalti.codegen.cpu.assembler import Code
 from smalti.codegen.cpu.block import joined
+from smalti.codegen.cpu.driver import FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, SYSTEMS
 from smalti.codegen.cpu.layout import CONTEXT, LAUNCH, LEFT_BITS, NO_BARRIER, aligned
-from smalti.errors import DeviceError
 from smalti.runtime.cpu.adapter import cpu
 from smalti.runtime.cpu.architecture import architecture
 from smalti.runtime.cpu.executable import Executable
@@ -96,11 +93,6 @@ def test_how_each_system_sleeps(system: str, wait: list[str], wake: list[str]) -
     found = lines(driver(system, True))
     for part in (wait, wake):
         assert any(found[i:i + len(part)] == part for i in range(len(found)))
-
-
-def test_a_system_without_a_driver_is_named() -> None:
-    with pytest.raises(DeviceError, match="plan9"):
-        driver("plan9", True)
 
 
 def test_caches_are_maintained_in_the_order_of_the_manual() -> None:
@@ -187,33 +179,9 @@ def wasteful() -> Code:
 def test_the_driver_runs(system: str, atomics: bool, spins: int) -> None:
     if architecture() != "arm64" or atomics > ("atomics" in cpu().features):
         return
-    launches, tiles, threads = 500, 3, 3
-    codes = [driver(system, atomics), shim(), futex(system, True), futex(system, False),
-             wasteful()]
-    block, places = joined(codes)
-    executable = Executable(block)
-    entry, call, wait, wake, function = (executable.address + place for place in places)
-    total, lost = np.zeros(1, np.uint64), np.zeros(1, np.uint64)
-    pointers = np.array([total.ctypes.data], np.uint64)
-    counters, stamps = np.zeros(launches, np.uint64), np.zeros(launches + 1, np.uint64)
-    table, state = aligned(launches, LAUNCH), aligned(1, CONTEXT)
-    table["function"], table["pointers"], table["tiles"] = function, pointers.ctypes.data, tiles
-    table["counter"] = counters.ctypes.data + 8 * np.arange(launches)
-    for field, value in {"launches": table.ctypes.data, "last": launches, "threads": threads,
-                         "spins": spins, "stamps": stamps.ctypes.data, "wait": wait,
-                         "wake": wake}.items():
-        state[field] = value
-    native = ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * 4)(call)
-    callers = [threading.Thread(target=native, args=(
-        entry, state.ctypes.data, number, lost.ctypes.data)) for number in range(threads)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert total[0] == launches * tiles
-    assert lost[0] == 0, f"{lost[0]} registers were not given back"
-    assert state["generation"][0] == launches and state["sleepers"][0] == 0
-    assert (np.diff(stamps.astype(np.int64)) >= 0).all() and stamps[-1] > stamps[0]
+    took = check_run([driver(system, atomics), shim(), futex(system, True), futex(system, False),
+                      wasteful()], 500, 3, spins)
+    assert (took >= 0).all() and took.sum() > 0
 
 
 def beside_others(taken: int) -> Code:

@@ -1,11 +1,9 @@
 """The code that speaks AArch64's calling convention: the driver of a run, and small functions that
 ask the CPU or maintain its caches.
 
-The driver does what that of x86 does (see `codegen/x86/driver.py`, which has it in pseudo code): it
-goes through the launch table, threads take tiles from a shared counter, slow ones leave the last
-tiles to others, and all wait for each other at a barrier. What differs is that an x86 CPU lets
-other cores see writes in the order of the program, and reads do not overtake each other; AArch64
-promises neither. So it is said where order matters:
+What the driver does, and why, is in `codegen/cpu/driver.py`. An AArch64 CPU, unlike x86's, does not
+promise that other cores see writes in the order of the program, nor that reads do not overtake each
+other. So it is said where order matters:
 
 * The counter of tiles is read and taken without order: nothing but the number itself passes between
   threads. What is read may be old, which only makes a thread stay; that the last thread stays
@@ -37,6 +35,18 @@ import struct
 from smalti.codegen.arm64.encoder import INSTRUCTION_BYTES, word
 from smalti.codegen.arm64.instructions import CONDITIONS
 from smalti.codegen.cpu.assembler import Code
+from smalti.codegen.cpu.driver import (
+    ALL_SLEEPERS,
+    FOREVER,
+    FUTEX_WAIT_PRIVATE,
+    FUTEX_WAKE_PRIVATE,
+    NO_TILE,
+    SLOTS,
+    STAMP_BYTES,
+    ULOCK_COMPARE_AND_WAIT,
+    ULOCK_WAKE_ALL,
+    checked_system,
+)
 from smalti.codegen.cpu.layout import (
     CONTEXT,
     LAUNCH,
@@ -47,9 +57,7 @@ from smalti.codegen.cpu.layout import (
     offset,
 )
 from smalti.codegen.cpu.operands import Label
-from smalti.errors import DeviceError
 
-SYSTEMS = ("linux", "darwin", "win32")
 STACK, LINK, ZERO = 31, 30, 31
 """Numbers of the stack pointer, of the register with the return address, and of that which is
 always zero: where an instruction takes the one 31, it does not take the other."""
@@ -57,27 +65,16 @@ SAVED = tuple(range(19, 31))
 """General registers that a function gives back."""
 SAVED_VECTORS = tuple(range(8, 16))
 """Vector registers whose lower 64 bits a function gives back."""
-SLOTS = ("context", "thread", "launch", "left", "scratch", "stamp", "seen", "tile", "mine", "all")
 SLOTS_AT = 8 * (len(SAVED) + len(SAVED_VECTORS))
 FRAME_BYTES = SLOTS_AT + 8 * len(SLOTS) + -(SLOTS_AT + 8 * len(SLOTS)) % 16
 """Bytes of the frame: the stack pointer stays a multiple of 16."""
-STAMP_BYTES = 8
-"""Bytes of a time stamp in the table of times."""
 BASE = 9
 """The register with the address of the launch or of the context, between calls."""
 
 FUTEX = 98
 """The number of the system call `futex` of Linux on AArch64."""
-FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE = 128, 129
-"""What `futex` is asked to do, as linux/futex.h numbers it."""
 CALL_NUMBER = 8
 """The register with the number of a system call."""
-ALL_SLEEPERS = 2**31 - 1
-"""How many threads `futex` wakes at most: the largest number it takes."""
-ULOCK_COMPARE_AND_WAIT, ULOCK_WAKE_ALL = 1, 0x100
-"""What `__ulock_wait` and `__ulock_wake` of macOS are asked to do, as XNU's sys/ulock.h has it."""
-FOREVER = 2**32 - 1
-"""INFINITE of Windows: how long `WaitOnAddress` waits at most."""
 
 
 class _DriverAssembler:
@@ -85,9 +82,7 @@ class _DriverAssembler:
     slots."""
 
     def __init__(self, name: str, system: str, atomics: bool) -> None:
-        if system not in SYSTEMS:
-            raise DeviceError(f"programs cannot run on {system!r}; known: {', '.join(SYSTEMS)}")
-        self.name, self.system, self.atomics = name, system, atomics
+        self.name, self.system, self.atomics = name, checked_system(system), atomics
         self.lines: list[tuple[str, tuple[int | Label, ...]]] = []
         self._places: dict[Label, int] = {}
         self._labels = 0
@@ -194,7 +189,7 @@ def driver(system: str, atomics: bool) -> Code:
     asm.op("cbz.x", 10, leave)
 
     asm.place(launch)
-    asm.op("movn.x", 10, 0, 0)
+    asm.op("movn.x", 10, ~NO_TILE, 0)
     asm.keep("tile", 10)
     asm.place(tile)
     asm.get(BASE, "launch")

@@ -22,8 +22,8 @@ which on what is known of its speed counts half. By the simulation of bench/hybr
 half and of twice this do as well: fewer make estimates jump, more are slow to follow."""
 
 CACHE_LINE_BYTES = 64
-"""Bytes of a cache line, of every x86 CPU so far and of AArch64's but Apple's, which have 128: there
-two of what different threads write may share one."""
+"""Bytes of a cache line, of every x86 CPU so far and of AArch64's but Apple's. Those have 128: two
+things that different threads write may share a line there, which costs some time."""
 
 
 def _record(fields: Sequence[tuple[str, int]], size: int) -> np.dtype:
