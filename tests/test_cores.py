@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from smalti import cores as module
 from smalti.cores import _linux, apple, of_cpu_sets, usable
 
 
@@ -82,10 +83,20 @@ def test_a_share_of_time_is_of_the_fast_cores(tmp_path: Path) -> None:
 def test_levels_of_performance_of_a_mac() -> None:
     told = {"hw.nperflevels": 2, "hw.perflevel0.physicalcpu": 4, "hw.perflevel1.physicalcpu": 4,
             "hw.physicalcpu": 8}
-    assert apple(lambda name: told.get(name, 0)) == (1.0,) * 4 + (0.4,) * 4
+    assert apple(lambda name: told.get(name, 0).to_bytes(4, "little")) == (1.0,) * 4 + (0.4,) * 4
     intel = {"hw.physicalcpu": 6, "hw.logicalcpu": 12}
-    assert apple(lambda name: intel.get(name, 0)) == (1.0,) * 6
-    assert apple(lambda name: 0) == ()
+    assert apple(lambda name: intel.get(name, 0).to_bytes(8, "little")) == (1.0,) * 6
+    assert apple(lambda name: b"") == ()
+
+
+def test_a_mac_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(module, "sysctl", lambda name: asked.append(name) or b"\2\0\0\0")
+    monkeypatch.setattr("sys.platform", "darwin")
+    module._apple.cache_clear()
+    assert usable() == usable() == (1.0, 1.0, 0.4, 0.4)
+    assert asked == ["hw.nperflevels", *(f"hw.perflevel{n}.physicalcpu" for n in range(2))]
+    module._apple.cache_clear()
 
 
 def cpu_set(logical: int, core: int, efficiency: int, group: int = 0) -> bytes:

@@ -30,10 +30,16 @@ CAPACITY_MAX = 1024
 SLOW_KINDS = ("cpu_atom", "cpu_lowpower")
 """What Linux calls the performance counters of Intel's cores for efficiency: their files list the
 CPUs that have them."""
+SYSCTL_BYTES = 256
+"""Bytes that sysctlbyname is given room for: numbers, and names of CPUs."""
 CPU_SET_BYTES = 32
 """Bytes of a SYSTEM_CPU_SET_INFORMATION of Windows, as long as it was so far."""
+THIS_PROCESS = ctypes.c_void_p(-1)
+"""What GetCurrentProcess of Windows returns."""
 Core = tuple[object, float]
 """What tells a core from others, and its speed in that of the fastest."""
+Sysctl = Callable[[str], bytes]
+"""What macOS says of a name, as `sysctl` gives it."""
 
 
 def usable(root: Path = Path("/")) -> tuple[float, ...]:
@@ -43,9 +49,9 @@ def usable(root: Path = Path("/")) -> tuple[float, ...]:
     `root` has the files by which Linux tells.
     """
     if sys.platform == "win32":
-        return _windows() or _all_alike()
+        return _windows(_affinity()) or _all_alike()
     if sys.platform == "darwin":
-        return apple(_sysctl()) or _all_alike()
+        return _apple() or _all_alike()
     if not hasattr(os, "sched_getaffinity"):
         return _all_alike()
     return _linux(root, frozenset(os.sched_getaffinity(0)))
@@ -130,32 +136,42 @@ def _text(path: Path) -> str:
 # ---------------------------------------------------------------------- macOS
 
 
-def apple(sysctl: Callable[[str], int]) -> tuple[float, ...]:
+def apple(ask: Sysctl) -> tuple[float, ...]:
     """The cores by what macOS says: level 0 of performance is the fastest. Empty if it is silent.
 
     >>> told = {"hw.nperflevels": 2, "hw.perflevel0.physicalcpu": 2, "hw.perflevel1.physicalcpu": 1}
-    >>> apple(lambda name: told.get(name, 0))
+    >>> apple(lambda name: told.get(name, 0).to_bytes(4, "little"))
     (1.0, 1.0, 0.4)
     """
-    levels = sysctl("hw.nperflevels")
+    levels = number(ask("hw.nperflevels"))
     if not levels:
-        return (1.0,) * sysctl("hw.physicalcpu")
-    counts = [sysctl(f"hw.perflevel{level}.physicalcpu") for level in range(levels)]
+        return (1.0,) * number(ask("hw.physicalcpu"))
+    counts = [number(ask(f"hw.perflevel{level}.physicalcpu")) for level in range(levels)]
     return tuple(1.0 if level == 0 else EFFICIENT
                  for level, count in enumerate(counts) for _ in range(count))
 
 
-def _sysctl() -> Callable[[str], int]:
-    """sysctlbyname of the C library, for whole numbers; 0 for what it does not know."""
-    function = ctypes.CDLL(None).sysctlbyname
+@lru_cache(maxsize=1)
+def _apple() -> tuple[float, ...]:
+    """The cores of this computer: macOS has no affinity masks, so they stay what they are."""
+    return apple(sysctl)
 
-    def ask(name: str) -> int:
-        value, size = ctypes.c_uint64(), ctypes.c_size_t(8)
-        failed = function(name.encode(), ctypes.byref(value), ctypes.byref(size), None,
-                          ctypes.c_size_t(0))
-        return 0 if failed else value.value
 
-    return ask
+def sysctl(name: str) -> bytes:
+    """What sysctlbyname of macOS's C library gives; b"" for what it does not know."""
+    buffer, size = ctypes.create_string_buffer(SYSCTL_BYTES), ctypes.c_size_t(SYSCTL_BYTES)
+    failed = ctypes.CDLL(None).sysctlbyname(name.encode(), buffer, ctypes.byref(size), None,
+                                            ctypes.c_size_t(0))
+    return b"" if failed else buffer.raw[:size.value]
+
+
+def number(value: bytes) -> int:
+    """The whole number that sysctlbyname gave, of 4 or 8 bytes; 0 where it gave nothing.
+
+    >>> number(b"\\x02\\0\\0\\0"), number(b"")
+    (2, 0)
+    """
+    return int.from_bytes(value, "little")
 
 
 # ---------------------------------------------------------------------- Windows
@@ -179,20 +195,27 @@ def of_cpu_sets(records: bytes, mask: int) -> tuple[float, ...]:
                    for core, efficiency in found) if found else ()
 
 
-def _windows() -> tuple[float, ...]:
-    """The cores by GetSystemCpuSetInformation and the process's affinity mask."""
+def _affinity() -> int:
+    """The affinity mask of this process; all CPUs where Windows does not tell it."""
+    if sys.platform != "win32":
+        return -1
+    own, system = ctypes.c_size_t(), ctypes.c_size_t()
+    ctypes.WinDLL("kernel32").GetProcessAffinityMask(THIS_PROCESS, ctypes.byref(own),
+                                                     ctypes.byref(system))
+    return own.value or -1
+
+
+@lru_cache(maxsize=8)
+def _windows(mask: int) -> tuple[float, ...]:
+    """The cores by GetSystemCpuSetInformation, and the process's affinity mask."""
     if sys.platform != "win32":
         return ()
-    kernel = ctypes.WinDLL("kernel32")
-    process = ctypes.c_void_p(-1)  # what GetCurrentProcess returns
-    size = ctypes.c_uint32()
-    kernel.GetSystemCpuSetInformation(None, 0, ctypes.byref(size), process, 0)
+    kernel, size = ctypes.WinDLL("kernel32"), ctypes.c_uint32()
+    kernel.GetSystemCpuSetInformation(None, 0, ctypes.byref(size), THIS_PROCESS, 0)
     buffer = ctypes.create_string_buffer(size.value)  # it failed, and told how many bytes it needs
-    if not kernel.GetSystemCpuSetInformation(buffer, size, ctypes.byref(size), process, 0):
+    if not kernel.GetSystemCpuSetInformation(buffer, size, ctypes.byref(size), THIS_PROCESS, 0):
         return ()
-    own, system = ctypes.c_size_t(), ctypes.c_size_t()
-    kernel.GetProcessAffinityMask(process, ctypes.byref(own), ctypes.byref(system))
-    return of_cpu_sets(buffer.raw[:size.value], own.value or -1)
+    return of_cpu_sets(buffer.raw[:size.value], mask)
 
 
 def described(speeds: tuple[float, ...]) -> str:

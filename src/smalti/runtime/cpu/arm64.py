@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.codegen.arm64.driver import reader
+from smalti.cores import Sysctl, number, sysctl
 from smalti.runtime.cpu.architecture import Identity
 from smalti.runtime.cpu.executable import Executable
 
@@ -73,8 +74,6 @@ RELATION_CACHE, CACHE_RECORD_BYTES = 2, 32
 UNIFIED, DATA = 0, 2
 """Kinds of caches, as Windows numbers them; 1 has instructions."""
 
-Sysctl = Callable[[str], bytes]
-
 
 def identity() -> Identity:
     """Name, features and caches of this CPU; caches that Linux lists are read elsewhere."""
@@ -84,7 +83,6 @@ def identity() -> Identity:
                         windows_features(kernel.IsProcessorFeaturePresent),
                         windows_caches(_processor_information(kernel)))
     if sys.platform == "darwin":
-        sysctl = _sysctl()
         return Identity(_text(sysctl("machdep.cpu.brand_string")) or UNNAMED,
                         apple_features(sysctl), apple_caches(sysctl))
     auxiliary = _auxiliary()
@@ -160,36 +158,20 @@ def _auxiliary() -> Callable[[int], int]:
 # ---------------------------------------------------------------------- macOS
 
 
-def apple_features(sysctl: Sysctl) -> tuple[str, ...]:
+def apple_features(ask: Sysctl) -> tuple[str, ...]:
     """The features by what macOS says of them."""
     return tuple(name for name, keys in SYSCTLS.items()
-                 if any(_number(sysctl(key)) for key in keys))
+                 if any(number(ask(key)) for key in keys))
 
 
-def apple_caches(sysctl: Sysctl) -> dict[int, int]:
+def apple_caches(ask: Sysctl) -> dict[int, int]:
     """Bytes of the data caches by level, of a performance core; its second one is that of a
     cluster."""
-    found = {level: _number(sysctl(f"hw.perflevel0.{name}")) or _number(sysctl(f"hw.{name}"))
+    found = {level: number(ask(f"hw.perflevel0.{name}")) or number(ask(f"hw.{name}"))
              for level, name in ((1, "l1dcachesize"), (2, "l2cachesize"))}
-    cores = max(1, _number(sysctl("hw.perflevel0.cpusperl2")))
+    cores = max(1, number(ask("hw.perflevel0.cpusperl2")))
     shared = {2: found[2] // cores, 3: found[2]} if found[2] else {}
     return {level: size for level, size in {1: found[1], **shared}.items() if size}
-
-
-def _sysctl() -> Sysctl:
-    """sysctlbyname of the C library; b"" for what it does not know."""
-    function = ctypes.CDLL(None).sysctlbyname
-
-    def ask(name: str) -> bytes:
-        buffer, size = ctypes.create_string_buffer(256), ctypes.c_size_t(256)
-        failed = function(name.encode(), buffer, ctypes.byref(size), None, ctypes.c_size_t(0))
-        return b"" if failed else buffer.raw[:size.value]
-
-    return ask
-
-
-def _number(value: bytes) -> int:
-    return int.from_bytes(value, "little")
 
 
 def _text(value: bytes) -> str:

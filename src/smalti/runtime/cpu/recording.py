@@ -26,10 +26,9 @@ class TableRow:
 class Table:
     """A launch table in memory.
 
-    Each launch is one or more rows, run one after the other; each row's counter of tiles has a cache
-    line of its own. Each of the `threads` threads has
-    `scratch_bytes` of scratch memory, from the address `scratch` on. `keep` is kept alive as long
-    as the table: code and buffers.
+    Each launch is one or more rows, run one after the other; each row's counter of tiles has a
+    cache line of its own. Each of the `threads` threads has `scratch_bytes` of scratch memory, from
+    the address `scratch` on. `keep` is kept alive as long as the table: code and buffers.
     """
 
     def __init__(self, launches: Sequence[Sequence[TableRow]], threads: int, scratch: int,
@@ -69,8 +68,9 @@ class Table:
 
     def ticks(self) -> np.ndarray:
         """Ticks of the time stamp counter from the end of each launch of the last run to the end of
-        the next: a launch ends when its last thread is done. One that has rows took a tick at least:
-        the counter of an Apple M1 stands still for 42 ns, in which a small kernel is done."""
+        the next: a launch ends when its last thread is done. One that has rows took a tick at
+        least: the counter of an Apple M1 stands still for 42 ns, in which a small kernel is done.
+        """
         first, last = self._range
         places = self._starts[first:last + 1] - self._starts[first]
         took = np.diff(self._stamps[places].astype(np.float64))
