@@ -107,14 +107,16 @@ def loop_conv(x, w, bias=None, *, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(
 def loop_attention(q, k, v, mask=None, *, num_heads, is_causal=0, scale=None):
     scores = (len(q), num_heads, q.shape[1], k.shape[1])
     mask = np.broadcast_to(np.zeros(1) if mask is None else mask, scores)
-    width, wide = q.shape[2] // num_heads, v.shape[2] // num_heads
-    y = np.zeros((*q.shape[:2], v.shape[2]))
+    width = q.shape[2] // num_heads
+    shared = k.shape[2] // width
+    wide = v.shape[2] // shared
+    y = np.zeros((*q.shape[:2], num_heads * wide))
     for n, t, h in places((*q.shape[:2], num_heads)):
-        row = q[n, t, h * width:(h + 1) * width]
+        row, own = q[n, t, h * width:(h + 1) * width], h * shared // num_heads
         seen = [s for s in range(k.shape[1]) if not is_causal or s <= t]
-        weights = [math.exp(float(row @ k[n, s, h * width:(h + 1) * width])
+        weights = [math.exp(float(row @ k[n, s, own * width:(own + 1) * width])
                             * (scale or width ** -0.5) + mask[n, h, t, s]) for s in seen]
-        part = v[n, seen, h * wide:(h + 1) * wide]
+        part = v[n, seen, own * wide:(own + 1) * wide]
         y[n, t, h * wide:(h + 1) * wide] = np.array(weights) @ part / math.fsum(weights)
     return y
 
@@ -218,6 +220,7 @@ CASES = [
     Case("conv", ((1, 4, 7, 6), (6, 2, 3, 2), (6,)), loop_conv,
          {"group": 2, "dilations": (2, 3), "strides": (1, 2), "pads": (2, 0, 1, 3)}),
     Case("attention", ((2, 5, 6), (2, 7, 6), (2, 7, 4)), loop_attention, {"num_heads": 2}),
+    Case("attention", ((2, 5, 12), (2, 7, 6), (2, 7, 4)), loop_attention, {"num_heads": 4}),
     Case("attention", ((1, 5, 6), (1, 5, 6), (1, 5, 6)), loop_attention,
          {"num_heads": 3, "is_causal": 1, "scale": 0.3}),
     Case("attention", ((1, 3, 4), (1, 5, 4), (1, 5, 4)), loop_attention,

@@ -31,6 +31,8 @@ REFUSED = [
     ("conv", [S4, (2, 4, 9, 9)], {}, "the kernel is larger than the padded image"),
     ("attention", [S3, S3, S3], {"num_heads": 3}, "with 3 heads: [n, tokens, heads * d]"),
     ("attention", [S3, S3, S3], {"num_heads": 0}, "with 0 heads"),
+    ("attention", [(2, 3, 12), (2, 5, 8), (2, 5, 8)], {"num_heads": 3}, "perhaps fewer heads"),
+    ("attention", [(2, 3, 12), (2, 5, 6), (2, 5, 5)], {"num_heads": 4}, "f32[2, 5, 5]"),
     ("attention", [S3, (2, 3, 8), S3], {"num_heads": 2}, "f32[2, 3, 8]"),
     ("attention", [S3, (2, 5, 4), S3], {"num_heads": 2}, "f32[2, 5, 4]"),
     ("attention", [S3, S3, S3, (1, 2, 3, 4)], {"num_heads": 2}, "got f32[1, 2, 3, 4]"),

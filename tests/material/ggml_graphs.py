@@ -138,6 +138,8 @@ def products(c: Cases) -> None:
     q, s, v = c.input(2, 5, 12), c.input(2, 7, 12), c.input(2, 7, 8)
     c.add("cross", "attention", q, s, v, num_heads=4)
     c.add("causal", "attention", q, s, v, num_heads=2, is_causal=1, scale=0.5)
+    c.add("grouped", "attention", q, *(g.apply("slice", x, axis=2, start=0, end=x.shape[2] // 2)
+                                       for x in (s, v)), num_heads=4, is_causal=1)
     for label, shape in (("full", (2, 4, 5, 7)), ("keys", (2, 1, 1, 7)), ("one", (1, 1, 5, 7))):
         mask = c.input(*shape)
         c.add(label, "attention", q, s, v, mask, num_heads=4)

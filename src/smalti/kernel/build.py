@@ -151,16 +151,18 @@ def reduction(axes: Sequence[tuple[str, int]], reduced: Sequence[tuple[str, int]
 def attention(q: Buffer, k: Buffer, v: Buffer, out: Buffer, scale: float, causal: bool,
               mask: Buffer | None = None) -> Kernel:
     """The kernel of softmax(q k^T * scale + mask) v for q [n, t, h, d], k [n, s, h, d] and
-    v [n, s, h, e].
+    v [n, s, h, e]; k and v may have fewer heads, each for as many heads of q.
 
     The mask is [n, h, s, t]: keys, then queries. Its stride along t is 1, or 0 where it is the same
     for all queries; other axes may have a stride of 0, too. Kernels may read `MASK_SLACK` elements
     after its last one.
     """
     n, t, h, d, s, e = map(axis, "nthdse")
+    group = q.shape[2] // k.shape[2]
+    shared = Index((("h", 1),), 0, group)
     rows = tuple(zip("nht", (q.shape[0], q.shape[2], q.shape[1])))
     keys = ("s", k.shape[1])
-    score = Call("mul", (Call("mul", (Load("q", (n, t, h, d)), Load("k", (n, s, h, d)))),
+    score = Call("mul", (Call("mul", (Load("q", (n, t, h, d)), Load("k", (n, s, shared, d)))),
                          Const(scale)))
     at: Expr = Load("score", (n, h, t, s))
     top: Expr = at
@@ -177,7 +179,7 @@ def attention(q: Buffer, k: Buffer, v: Buffer, out: Buffer, scale: float, causal
         Stage("weight", (*rows, keys), weight, guards=past),
         Stage("total", rows, Load("weight", (n, h, t, s)), (keys,), "sum"),
         Stage("out", (("n", q.shape[0]), ("t", q.shape[1]), ("h", q.shape[2]), ("e", v.shape[3])),
-              Call("mul", (share, Load("v", (n, s, h, e)))), (keys,), "sum"),
+              Call("mul", (share, Load("v", (n, s, shared, e)))), (keys,), "sum"),
     )
     extents = tuple(extent for _, extent in rows)
     local = (Buffer("score", "local", (*extents, keys[1])), Buffer("top", "local", extents),

@@ -34,12 +34,14 @@ class Case:
     causal: int = 0
     scale: float | None = None
     mask: str = ""  # which of n, h, t and s it has
+    group: int = 1  # heads of queries that share one of keys
 
     def graph(self) -> Graph:
         g = Graph("attention")
         q = g.input("q", (self.batch, self.queries, self.heads * self.depth))
-        k = g.input("k", (self.batch, self.keys, self.heads * self.depth))
-        v = g.input("v", (self.batch, self.keys, self.heads * (self.width or self.depth)))
+        shared = self.heads // self.group
+        k = g.input("k", (self.batch, self.keys, shared * self.depth))
+        v = g.input("v", (self.batch, self.keys, shared * (self.width or self.depth)))
         extents = {"n": self.batch, "h": self.heads, "t": self.queries, "s": self.keys}
         shape = tuple(n if name in self.mask else 1 for name, n in extents.items())
         mask = [g.input("mask", shape)] if self.mask else []
@@ -56,6 +58,7 @@ CASES = [
     Case(33, 130, 2, 7, batch=2, mask="nhts"), Case(9, 20, 3, 8, mask="hs", causal=1),
     Case(70, 40, 2, 5, mask="ht"), Case(1, 30, 2, 8, mask="ts"),
     Case(32, 56, 1, 16, width=1), Case(16, 112, 1, 5, scale=-0.5, causal=1),
+    Case(77, 77, 4, 24, batch=2, causal=1, group=2), Case(20, 57, 6, 8, 3, group=6, mask="nh"),
 ]
 
 

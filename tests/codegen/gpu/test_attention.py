@@ -53,6 +53,7 @@ CASES = {
     "all": attention(33, 70, 2, 8, batch=2, mask="nhst", causal=True),
     "negative": attention(16, 50, 1, 5, scale=-0.5, causal=True),
     "vae": attention(5, 9, 1, 512),
+    "groups": attention(45, 45, 6, 16, batch=2, causal=True, group=3),
 }
 
 
@@ -90,7 +91,7 @@ UNIT = replace(HALVES, shared_bytes=48 << 10, subgroup_min=8, subgroup_max=64,
                               for factors in ("f16", "bf16")))
 
 
-@pytest.mark.parametrize("case", ["odd", "all", "between", "plain", "causal", "values",
+@pytest.mark.parametrize("case", ["odd", "all", "between", "plain", "causal", "values", "groups",
                                   "negative"])
 @pytest.mark.parametrize("name", MATRICES)
 def test_attention_in_the_matrix_unit(name: str, case: str) -> None:

@@ -114,7 +114,9 @@ class _AttentionLowering:
         for name, buffer in zip("qkvo", (self.q, self.k, self.v, self.out)):
             size = STORED_BYTES[buffer.dtype]
             base = asm.offset(held[buffer.name], n, size * buffer.strides[0])
-            at[name] = asm.offset(base, head, size * buffer.strides[2])
+            group = heads // buffer.shape[2]  # of heads of queries that share this one
+            own = asm.divide(asm.copy(head), group)[0] if group > 1 else head
+            at[name] = asm.offset(base, own, size * buffer.strides[2])
         self.hidden = self._mask_of(held, n, head, first)
         self.state = asm.copy(scratch)
         self.scores = self.turned = self._behind(self.state, s.groups * self.group_bytes)

@@ -127,8 +127,11 @@ class Heads(Generic[Schedule]):
 
     def place(self, name: str, token: Expr, channel: Expr | int) -> Expr:
         """The element of a token's channel in this head."""
-        n, t, h, c = self.kernel.buffer(name).strides
-        return self.b.group[2] * n + token * t + self.b.group[1] * h + channel * c
+        buffer = self.kernel.buffer(name)
+        n, t, h, c = buffer.strides
+        group = self.heads // buffer.shape[2]  # of heads of queries that share this one
+        head = self.b.group[1] // group if group > 1 else self.b.group[1]
+        return self.b.group[2] * n + token * t + head * h + channel * c
 
     def tile(self, name: str, array: Shared, stride: int, rows: int, channels: int,
              by_columns: bool = False) -> TokenTile:

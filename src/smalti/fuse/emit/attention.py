@@ -8,6 +8,7 @@ from smalti.fuse.placement import Placement
 from smalti.fuse.region import buffer_of
 from smalti.fuse.view import View, row_major
 from smalti.graph import Node, Value
+from smalti.graph.operations.attention import key_heads
 from smalti.kernel import build
 
 
@@ -17,9 +18,11 @@ def emit_attention(placement: Placement, node: Node) -> None:
     Its operands are views [n, tokens, heads, channels]. An operand in which the channels of a head
     are not adjacent in memory is copied first.
     """
-    heads = node.attributes["num_heads"]
+    q, k = node.inputs[:2]
+    all_heads = node.attributes["num_heads"]
+    shared = key_heads(q.shape[2], k.shape[2], all_heads)
     views = {}
-    for name, value in zip("qkv", node.inputs):
+    for name, value, heads in zip("qkv", node.inputs, (all_heads, shared, shared)):
         n, t, width = value.shape
         shape = (n, t, heads, width // heads)
         split = _before_reshape(placement, value, shape) or placement.view(value).reshape(shape)
@@ -27,11 +30,11 @@ def emit_attention(placement: Placement, node: Node) -> None:
             split = placement.copied(placement.view(value), value).reshape(shape)
         views[name] = split
     if len(node.inputs) == 4:
-        scores = (n, heads, node.inputs[0].shape[1], t)
+        scores = (n, all_heads, q.shape[1], t)
         views["mask"] = _mask(placement, node.inputs[3], scores)
     out = placement.place(node.output)
     n, t, width = out.shape
-    views["out"] = out.reshape((n, t, heads, width // heads))
+    views["out"] = out.reshape((n, t, all_heads, width // all_heads))
     scale = node.attributes["scale"]
     if scale is None:
         scale = 1 / math.sqrt(views["q"].shape[3])

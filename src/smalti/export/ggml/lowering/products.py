@@ -192,7 +192,7 @@ def _spaced(b: GgmlBuilder, x: Tensor, windows: _Windows) -> Tensor:
 def _attention(b: GgmlBuilder, node: Node) -> Tensor:
     q, k, v, *given = node.inputs
     heads, scale = node.attributes["num_heads"], node.attributes["scale"]
-    (batch, t, width), s = q.shape, k.shape[1]
+    (_, t, width), s = q.shape, k.shape[1]
     mask: Tensor | str = "nullptr"
     later = np.where(np.triu(np.ones((t, s), bool), 1), -np.inf, 0)
     if given:
@@ -205,7 +205,7 @@ def _attention(b: GgmlBuilder, node: Node) -> Tensor:
     factor = 1 / math.sqrt(width // heads) if scale is None else scale
     code = call("ops::attention", "ctx", *(b.shaped(x, *x.shape) for x in (q, k, v)), mask, heads,
                 float(factor))
-    return Tensor(code, (batch, t, v.shape[2]))
+    return Tensor(code, node.output.shape)
 
 
 PRODUCTS: dict[str, Lowering] = {

@@ -220,17 +220,19 @@ inline ggml_tensor * clamp(ggml_context * ctx, ggml_tensor * x, float low, float
 
 // softmax(q k^T * scale + mask) v for each head: q [n, t, heads * d], k [n, s, heads * d],
 // v [n, s, heads * e], mask [n or 1, heads or 1, t, s] or null -> [n, t, heads * e]. A mask below
-// -1e30 is minus infinity; where it is so for all s the result is 0.
+// -1e30 is minus infinity; where it is so for all s the result is 0. k and v may have fewer heads,
+// each for as many heads of q, over which ggml_mul_mat repeats them.
 inline ggml_tensor * attention(ggml_context * ctx, ggml_tensor * q, ggml_tensor * k,
                                ggml_tensor * v, ggml_tensor * mask, int heads, float scale) {
-    const auto split = [&](ggml_tensor * x, std::array<int, 4> to) {
-        x = ggml_reshape_4d(ctx, x, x->ne[0] / heads, heads, x->ne[1], x->ne[2]);
+    const auto split = [&](ggml_tensor * x, int64_t count, std::array<int, 4> to) {
+        x = ggml_reshape_4d(ctx, x, x->ne[0] / count, count, x->ne[1], x->ne[2]);
         return permute(ctx, x, to);
     };
-    const int64_t tokens = q->ne[1], batch = q->ne[2], width = v->ne[0];
-    q = split(q, {0, 2, 1, 3});                                          // [n, heads, t, d]
-    k = split(k, {0, 2, 1, 3});                                          // [n, heads, s, d]
-    v = split(v, {1, 2, 0, 3});                                          // [n, heads, e, s]
+    const int64_t shared = k->ne[0] * heads / q->ne[0];
+    const int64_t tokens = q->ne[1], batch = q->ne[2], width = v->ne[0] / shared * heads;
+    q = split(q, heads, {0, 2, 1, 3});                                   // [n, heads, t, d]
+    k = split(k, shared, {0, 2, 1, 3});                                  // [n, shared, s, d]
+    v = split(v, shared, {1, 2, 0, 3});                                  // [n, shared, e, s]
     mask = mask ? clamp(ctx, mask, -1e30f, INFINITY) : nullptr;
     ggml_tensor * shares = ggml_soft_max_ext(ctx, mul_mat(ctx, k, q), mask, scale, 0.0f);
     if (mask) {

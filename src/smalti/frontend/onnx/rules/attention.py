@@ -37,12 +37,12 @@ def attention(call: NodeCall) -> list[Value | None]:
     (n, heads, tokens, _), length = q.shape, k.shape[2]
     if heads % k.shape[1] or k.shape[1] != v.shape[1]:
         raise InputError(f"{q.type} heads look at {k.type} and {v.type}")
-    k, v = (repeated(call, value, heads // k.shape[1]) for value in (k, v))
     plain = None
     if not (call.wants(3) or call.number("softcap", 0.0) or call.optional(6) is not None) \
             and q.dtype in ("f16", "f32", "f64"):
         mask, plain = mask_of(call, tokens, length, before)
     if plain is None:
+        k, v = (repeated(call, value, heads // k.shape[1]) for value in (k, v))
         y, scores = spelled_out(call, q, k, v, before)
         return [y if len(call[0].shape) == 4 else packed(y), *present, scores]
     operands = [value.transpose(0, 2, 1, 3).reshape(n, value.shape[2], -1) for value in (q, k, v)]
