@@ -1,0 +1,86 @@
+"""Language models as text encoders: Qwen3 (Yang et al. 2025, arXiv:2505.09388) and its kin.
+
+A layer is attention and a gated MLP, each behind an RMS norm and added to what it read. A token
+sees itself and those before it, so that padding behind a text changes nothing of the text's states.
+Names are those of transformers' `Qwen3Model`, under the prefix of the text encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from smalti.errors import InputError
+from smalti.graph import Graph, Value
+from smalti.models.language_config import LanguageConfig
+from smalti.nn import embedding, linear, rms_norm, silu
+
+PREFIX = "text_encoders.qwen3.transformer"
+
+
+def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Sequence[int],
+                   final_norm: bool = False, prefix: str = PREFIX) -> Graph:
+    """tokens i32[batch, length] -> context f32[batch, length, hidden_size * number of taps].
+
+    Tap k is the state behind k layers, channels side by side where there are several; what lies
+    above the last of them is not computed. With `final_norm` the norm behind all layers is computed
+    of each. Raises InputError for a tap that the model has no layer for.
+
+    >>> from smalti.models import QWEN3_4B
+    >>> g = language_graph(QWEN3_4B, batch=1, length=64, taps=[35])
+    >>> g.outputs["context"].shape, len(g.parameters)
+    ((1, 64, 2560), 386)
+    """
+    if not taps or not all(1 <= tap <= config.layers for tap in taps):
+        raise InputError(f"states behind the layers {[*taps]} are asked for; the text encoder has "
+                         f"the layers 1 to {config.layers}")
+    g, states = Graph("language"), {}
+    ids = g.input("tokens", (batch, length), "i32")
+    with g.scope(prefix):
+        x = embedding(ids, "embed_tokens", config.vocab_size, config.hidden_size)  # [n, t, c]
+        cos, sin = (g.constant(table) for table in _angles(length, config))
+        for i in range(max(taps)):
+            with g.scope(f"layers.{i}"):
+                x = _layer(x, cos, sin, config)                                    # [n, t, c]
+            states[i + 1] = rms_norm(x, "norm", config.eps) if final_norm and i + 1 in taps else x
+    read = [states[tap] for tap in taps]
+    g.output("context", g.apply("concat", *read, axis=2) if len(read) > 1 else read[0])
+    return g
+
+
+def _angles(length: int, config: LanguageConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines f32[1, length, head_dim / 2] of the rotations of the positions."""
+    powers = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
+    steps = np.float32(1) / np.float32(config.rotary_base) ** powers
+    angles = np.arange(length, dtype=np.float32)[:, None] * steps
+    return np.cos(angles)[None], np.sin(angles)[None]
+
+
+def _layer(x: Value, cos: Value, sin: Value, config: LanguageConfig) -> Value:
+    """x + attention(norm(x)), then x + mlp(norm(x)); x [n, t, c]."""
+    g, width = x.graph, config.hidden_size
+    y = rms_norm(x, "input_layernorm", config.eps)
+    with g.scope("self_attn"):
+        q = _turned(y, "q", config.heads, cos, sin, config)
+        k = _turned(y, "k", config.kv_heads, cos, sin, config)
+        v = linear(y, "v_proj", config.kv_heads * config.head_dim, bias=config.qkv_bias)
+        y = g.apply("attention", q, k, v, num_heads=config.heads, is_causal=1)
+        x = x + linear(y, "o_proj", width, bias=False)
+    y = rms_norm(x, "post_attention_layernorm", config.eps)
+    with g.scope("mlp"):
+        gate, y = (linear(y, name, config.mlp_size, bias=False) for name in
+                   ("gate_proj", "up_proj"))
+        return x + linear(silu(gate) * y, "down_proj", width, bias=False)
+
+
+def _turned(x: Value, kind: str, heads: int, cos: Value, sin: Value,
+            config: LanguageConfig) -> Value:
+    """Queries or keys [n, t, heads * head_dim], normalised in each head, then turned."""
+    n, tokens, _ = x.shape
+    width = heads * config.head_dim
+    y = linear(x, f"{kind}_proj", width, bias=config.qkv_bias)
+    if config.qk_norm:
+        y = rms_norm(y.reshape(n, tokens, heads, config.head_dim), f"{kind}_norm", config.eps)
+        y = y.reshape(n, tokens, width)
+    return x.graph.apply("rotary_embedding", y, cos, sin, num_heads=heads)

@@ -1,0 +1,51 @@
+"""Hyperparameters of language models that read prompts: frozen data, no behaviour, no weights.
+
+>>> QWEN3_4B.outline()
+'36 layers, width 2560, 32 heads over 8 of keys, vocabulary 151936'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from smalti.models.denoiser_config import Division
+
+
+@dataclass(frozen=True)
+class LanguageConfig:
+    """A decoder-only language model (Touvron et al. 2023, arXiv:2302.13971; Yang et al. 2025,
+    arXiv:2505.09388), of which the layers are read and never the words that it would say.
+
+    Groups of `heads // kv_heads` heads of queries share the keys and values of one head (Ainslie et
+    al. 2023, arXiv:2305.13245). Half of a head's channels turn against the other half with the
+    position, by `rotary_base`^(-2 j / head_dim) a step. `qk_norm` is whether queries and keys are
+    normalised in each head, `qkv_bias` whether their layers have biases.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    mlp_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_base: float = 1e6
+    eps: float = 1e-6
+    qk_norm: bool = False
+    qkv_bias: bool = False
+
+    def divisions(self) -> Iterator[Division]:
+        """What must divide what."""
+        yield "text encoder", self.heads, "heads of keys", self.kv_heads
+        yield "text encoder", self.head_dim, "halves of a head", 2
+
+    def outline(self) -> str:
+        """Its size, in one line."""
+        return (f"{self.layers} layers, width {self.hidden_size}, {self.heads} heads over "
+                f"{self.kv_heads} of keys, vocabulary {self.vocab_size}")
+
+
+QWEN3_4B = LanguageConfig(151936, hidden_size=2560, mlp_size=9728, layers=36, heads=32, kv_heads=8,
+                          head_dim=128, qk_norm=True)
+"""The text encoder of Z-Image and FLUX.2 klein 4B."""

@@ -1,0 +1,100 @@
+"""Language models as text encoders: parameters, taps, what native code and other programs compute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from native_regions import LEVELS, check_graph
+from transformer_graphs import check_program
+
+from smalti.errors import InputError
+from smalti.graph import evaluate, parse, show, verify
+from smalti.models import QWEN3_4B, LanguageConfig, language_graph
+from smalti.models.language import PREFIX
+
+TINY = LanguageConfig(96, hidden_size=40, mlp_size=56, layers=3, heads=4, kv_heads=2, head_dim=16,
+                      qk_norm=True)
+PLAIN = replace(TINY, qk_norm=False, qkv_bias=True)
+
+
+def test_the_parameters_are_those_of_the_checkpoint() -> None:
+    graph = language_graph(QWEN3_4B, 1, 8, taps=[35])
+    verify(graph)
+    shapes = {name.removeprefix(f"{PREFIX}."): v.shape for name, v in graph.parameters.items()}
+    layer = {"input_layernorm.weight": (2560,), "post_attention_layernorm.weight": (2560,),
+             "self_attn.q_proj.weight": (4096, 2560), "self_attn.k_proj.weight": (1024, 2560),
+             "self_attn.v_proj.weight": (1024, 2560), "self_attn.o_proj.weight": (2560, 4096),
+             "self_attn.q_norm.weight": (128,), "self_attn.k_norm.weight": (128,),
+             "mlp.gate_proj.weight": (9728, 2560), "mlp.up_proj.weight": (9728, 2560),
+             "mlp.down_proj.weight": (2560, 9728)}
+    expected = {f"layers.{i}.{name}": shape for i in range(35) for name, shape in layer.items()}
+    assert shapes == expected | {"embed_tokens.weight": (151936, 2560)}
+
+
+def test_its_text_form_is_read_back() -> None:
+    graph = language_graph(TINY, 1, 8, taps=[1, 3], final_norm=True)
+    assert show(parse(show(graph))) == show(graph)
+
+
+def test_states_of_several_layers_stand_side_by_side() -> None:
+    random = np.random.default_rng(0)
+    whole = language_graph(TINY, 2, 9, taps=[1, 3])
+    weights = {name: random.standard_normal(value.shape, np.float32) / 6
+               for name, value in whole.parameters.items()}
+    tokens = {"tokens": random.integers(0, 96, (2, 9), np.int32)}
+    found = evaluate(whole, tokens, weights)["context"]
+    alone = [evaluate(language_graph(TINY, 2, 9, taps=[tap]), tokens, weights)["context"]
+             for tap in (1, 3)]
+    np.testing.assert_array_equal(found, np.concatenate(alone, axis=2))
+
+
+@pytest.mark.parametrize("taps", [[], [0], [4]])
+def test_states_that_the_model_has_not_are_refused(taps: list[int]) -> None:
+    with pytest.raises(InputError, match="has the layers 1 to 3"):
+        language_graph(TINY, 1, 8, taps=taps)
+
+
+def test_no_token_sees_what_stands_behind_it() -> None:
+    graph, random = language_graph(TINY, 1, 6, taps=[3]), np.random.default_rng(0)
+    weights = {n: random.standard_normal(v.shape, np.float32) for n, v in graph.parameters.items()}
+    one, other = (evaluate(graph, {"tokens": np.array([[5, 3, 8, 1, *rest]], np.int32)},
+                           weights)["context"] for rest in ((0, 0), (40, 41)))
+    np.testing.assert_array_equal(one[:, :4], other[:, :4])
+
+
+@pytest.mark.parametrize("config", [TINY, PLAIN], ids=["norms", "biases"])
+@pytest.mark.parametrize("name", LEVELS)
+def test_native_code_computes_it(name: str, config: LanguageConfig) -> None:
+    check_graph(language_graph(config, 2, 9, taps=[2]), name)
+
+
+def test_the_program_computes_it() -> None:
+    check_program(language_graph(TINY, 2, 20, taps=[3], final_norm=True))
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("tap, final_norm", [(2, False), (3, True)])
+@pytest.mark.parametrize("kind", ["Qwen3", "Qwen2", "Mistral"])
+def test_as_transformers(kind: str, tap: int, final_norm: bool) -> None:
+    import torch
+    import transformers
+    from transformer_peers import filled
+
+    config = {"Qwen3": TINY, "Qwen2": PLAIN, "Mistral": replace(PLAIN, qkv_bias=False)}[kind]
+    given = getattr(transformers, f"{kind}Config")(
+        vocab_size=96, hidden_size=40, intermediate_size=56, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    module = filled(getattr(transformers, f"{kind}Model")(given))
+    weights = {f"{PREFIX}.{name}": value.numpy() for name, value in module.state_dict().items()}
+    tokens = np.random.default_rng(1).integers(0, 96, (2, 70), np.int32)
+    with torch.no_grad():
+        states = module(torch.tensor(tokens, dtype=torch.int64),
+                        output_hidden_states=True).hidden_states
+    found = evaluate(language_graph(config, 2, 70, taps=[tap], final_norm=final_norm),
+                     {"tokens": tokens}, weights)["context"]
+    np.testing.assert_allclose(found, states[tap].numpy(), rtol=0, atol=1e-5 * float(
+        states[tap].abs().max()))
