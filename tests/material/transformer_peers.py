@@ -16,6 +16,7 @@ from smalti.models import (
     MMDiTConfig,
     MMDiTControlNetConfig,
     T5Config,
+    ZImageConfig,
 )
 
 TINY_T5 = T5Config(96, hidden_size=40, mlp_size=64, layers=3, heads=4, head_dim=8)
@@ -28,6 +29,10 @@ TINY_CHROMA = ChromaConfig(hidden_size=64, heads=2, mlp_size=256, double_blocks=
                            approximator_size=40, approximator_layers=2)
 TINY_MMDIT = MMDiTConfig(hidden_size=32, heads=2, blocks=3, positions=8, in_channels=4,
                          out_channels=4, context_dim=24, pooled_dim=20)
+
+TINY_Z_IMAGE = ZImageConfig(hidden_size=64, heads=2, mlp_size=170, blocks=2, refiners=1,
+                            in_channels=4, out_channels=4, context_dim=24, vector_size=64,
+                            axes=(8, 12, 12))
 
 
 def filled(module: Any) -> Any:
@@ -111,6 +116,16 @@ def mmdit_module(config: MMDiTConfig) -> Any:
         out_channels=config.out_channels, pos_embed_max_size=config.positions,
         dual_attention_layers=tuple(range(config.dual_blocks)),
         qk_norm="rms_norm" if config.qk_norm else None)
+
+
+def z_image_module(config: ZImageConfig) -> Any:
+    """diffusers' ZImageTransformer2DModel."""
+    from diffusers import ZImageTransformer2DModel
+
+    return ZImageTransformer2DModel(
+        in_channels=config.in_channels, dim=config.hidden_size, n_layers=config.blocks,
+        n_refiner_layers=config.refiners, n_heads=config.heads, n_kv_heads=config.heads,
+        cap_feat_dim=config.context_dim, axes_dims=list(config.axes))
 
 
 def flux_controlnet_module(config: FluxControlNetConfig) -> Any:

@@ -12,6 +12,7 @@ from transformer_peers import (
     TINY_FLUX,
     TINY_MMDIT,
     TINY_T5,
+    TINY_Z_IMAGE,
     chroma_module,
     filled,
     flux_module,
@@ -20,6 +21,7 @@ from transformer_peers import (
     packed,
     t5_module,
     weights_of,
+    z_image_module,
 )
 
 from smalti.benchmark.agreement import relative_error
@@ -27,6 +29,7 @@ from smalti.families.keys import (
     CHROMA_DIFFUSERS,
     FLUX_DIFFUSERS,
     T5_TRANSFORMERS,
+    Z_IMAGE_DIFFUSERS,
     sd3_diffusers,
 )
 from smalti.graph import Graph, evaluate
@@ -38,11 +41,13 @@ from smalti.models import (
     SD35_LARGE,
     SD35_MEDIUM,
     T5_XXL,
+    Z_IMAGE,
     chroma_graph,
     chroma_modulation_graph,
     flux_graph,
     mmdit_graph,
     t5_graph,
+    z_image_graph,
 )
 from smalti.models.flux import PREFIX as DENOISER
 from smalti.models.t5 import PREFIX as T5
@@ -198,6 +203,40 @@ def test_mmdit(name: str, height: int, width: int) -> None:
         assert relative_error(found, expected) <= DENOISER_ERROR_MAX
 
 
+# ---------------------------------------------------------------------- Z-Image
+
+
+Z_IMAGES = {
+    "Z-Image": TINY_Z_IMAGE,
+    "three heads of 16": replace(TINY_Z_IMAGE, hidden_size=48, heads=3, mlp_size=128, blocks=1,
+                                 refiners=2, vector_size=48, axes=(4, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("counts", [(7,), (7, 40), (64, 33, 70)])
+@pytest.mark.parametrize("name", Z_IMAGES)
+def test_z_image(name: str, counts: tuple[int, ...]) -> None:
+    """Texts of a batch have lengths of their own; 48 tokens of the image are filled up."""
+    import torch
+
+    config, height, width, length = Z_IMAGES[name], 12, 16, max(counts)
+    module = filled(z_image_module(config))
+    weights = weights_of(module, Z_IMAGE_DIFFUSERS, DENOISER)
+    latent = normal(1, len(counts), config.in_channels, height, width)
+    mask = (np.arange(length) < np.array(counts)[:, None]).astype(np.float32)
+    context = normal(2, len(counts), length, config.context_dim) * mask[:, :, None]
+    timesteps = np.linspace(1000, 250.5, len(counts)).astype(np.float32)
+    found = result(z_image_graph(config, len(counts), height, width, length), weights,
+                   latent=latent, timesteps=timesteps, context=context, mask=mask)
+    with torch.no_grad():
+        rows = module([torch.tensor(row)[:, None] for row in latent],
+                      torch.tensor(1 - timesteps / 1000),
+                      [torch.tensor(row[:count]) for row, count in zip(context, counts)],
+                      return_dict=False)[0]
+    expected = -np.stack([row.numpy()[:, 0] for row in rows])
+    assert relative_error(found, expected) <= DENOISER_ERROR_MAX
+
+
 # ---------------------------------------------------------------------- full size, no numbers
 
 
@@ -227,6 +266,15 @@ def test_full_size_chroma() -> None:
         module = chroma_module(CHROMA)
     graphs = chroma_graph(CHROMA, 1, 8, 8, 4), chroma_modulation_graph(CHROMA)
     assert_same_shapes(module, CHROMA_DIFFUSERS, *graphs, prefix=DENOISER)
+
+
+def test_full_size_z_image() -> None:
+    import torch
+
+    with torch.device("meta"):
+        module = z_image_module(Z_IMAGE)
+    assert_same_shapes(module, Z_IMAGE_DIFFUSERS, z_image_graph(Z_IMAGE, 1, 8, 8, 4),
+                       prefix=DENOISER)
 
 
 def test_full_size_t5() -> None:

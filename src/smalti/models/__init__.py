@@ -54,28 +54,32 @@ from smalti.models.transformer_config import (
     SD35_LARGE,
     SD35_MEDIUM,
     T5_XXL,
+    Z_IMAGE,
     ChromaConfig,
     FluxConfig,
     FluxControlNetConfig,
     MMDiTConfig,
     MMDiTControlNetConfig,
     T5Config,
+    ZImageConfig,
 )
 from smalti.models.unet import unet_graph
 from smalti.models.upscaler import upscaler_graph
 from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
+from smalti.models.z_image import z_image_block_graph, z_image_graph
 
 __all__ = [
     "CHROMA", "CLIP_L", "FLUX_DEV", "FLUX_SCHNELL", "FLUX_VAE", "OPENCLIP_G", "OPENCLIP_H",
     "QWEN3_4B", "SD15", "SD1_UNET", "SD2_UNET", "SD35_LARGE", "SD35_MEDIUM", "SD3_MEDIUM",
     "SD3_VAE", "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL",
-    "TAESD", "TAESD3", "VEGA_UNET", "ChromaConfig", "ClipTextConfig", "ControlNetConfig",
+    "TAESD", "TAESD3", "VEGA_UNET", "Z_IMAGE", "ChromaConfig", "ClipTextConfig", "ControlNetConfig",
     "FluxConfig", "FluxControlNetConfig", "LanguageConfig", "MMDiTConfig", "MMDiTControlNetConfig",
     "MobileNetV2Config", "ModelConfig", "RrdbConfig", "SrvggConfig", "T5Config", "TaesdConfig",
-    "UNetConfig", "VaeConfig", "chroma_graph", "chroma_modulation_graph", "clip_text_graph",
-    "controlnet_graph", "flux_control_places", "flux_controlnet_graph", "flux_double_block_graph",
-    "flux_graph", "flux_modulation_graph", "language_graph", "mmdit_graph", "mobilenet_v2_graph",
-    "rrdb_graph", "sd3_control_places", "sd3_controlnet_graph", "srvgg_graph", "t5_graph",
-    "taesd_decoder_graph", "taesd_encoder_graph", "tileable", "unet_graph", "upscaler_graph",
-    "vae_decoder_graph", "vae_encoder_graph",
+    "UNetConfig", "VaeConfig", "ZImageConfig", "chroma_graph", "chroma_modulation_graph",
+    "clip_text_graph", "controlnet_graph", "flux_control_places", "flux_controlnet_graph",
+    "flux_double_block_graph", "flux_graph", "flux_modulation_graph", "language_graph",
+    "mmdit_graph", "mobilenet_v2_graph", "rrdb_graph", "sd3_control_places", "sd3_controlnet_graph",
+    "srvgg_graph", "t5_graph", "taesd_decoder_graph", "taesd_encoder_graph", "tileable",
+    "unet_graph", "upscaler_graph", "vae_decoder_graph", "vae_encoder_graph", "z_image_block_graph",
+    "z_image_graph",
 ]

@@ -21,10 +21,9 @@ from smalti.nn import (
     modulated_norm,
     modulation,
     patches,
-    rms_norm,
-    rotary_embedding,
     silu,
     timestep_embedding,
+    turned_part,
 )
 
 Places = tuple[int, ...]
@@ -67,7 +66,7 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
     latent = g.input("latent", (batch, config.in_channels, height, width))
     context = g.input("context", (batch, length, config.context_dim))
     source = _given(g, config, batch) if modulated else computed(g, config, batch, PREFIX)
-    mask = _mask(g, batch, length, tokens) if masked else None
+    mask = hidden_scores(g.input("mask", (batch, length)), tokens) if masked else None
     double, single = (
         control_inputs(g, f"control.{kind}.", places, blocks, (batch, tokens, config.hidden_size))
         for kind, places, blocks in zip(("double", "single"), control,
@@ -180,10 +179,13 @@ def double_modulations(source: Source, block: int, config: FluxConfig) -> dict[s
             "txt": source("txt_mod.lin", images + 6 * config.double_blocks, 6)}
 
 
-def _mask(g: Graph, batch: int, length: int, tokens: int) -> Value:
-    """What is added to the scores of all tokens, those of the image behind [n, 1, 1, t]."""
-    everything = g.apply("expand", g.constant(1.0), shape=(batch, tokens))
-    seen = g.apply("concat", g.input("mask", (batch, length)), everything, axis=1)
+def hidden_scores(seen: Value, tokens: int) -> Value:
+    """What is added to the scores of all tokens [n, 1, 1, t + tokens]: nothing, but for those of
+    the text that nobody sees, which are 0 in `seen` [n, t]; `tokens` of the image stand behind."""
+    g, (batch, length) = seen.graph, seen.shape
+    if tokens:
+        everything = g.apply("expand", g.constant(1.0), shape=(batch, tokens))
+        seen = g.apply("concat", seen, everything, axis=1)
     return (seen.reshape(batch, 1, 1, length + tokens) - 1.0) * UNSEEN
 
 
@@ -318,11 +320,8 @@ def _attention(q: Value, k: Value, v: Value, mask: Value | None, config: FluxCon
 def _turned(qkv: Value, number: int, norm: str, cos: Value, sin: Value,
             config: FluxConfig) -> Value:
     """The queries (0) or keys (1) of qkv [n, t, 3 c ...], normalised in each head, then turned."""
-    (n, tokens, _), width = qkv.shape, config.hidden_size
-    part = qkv.graph.apply("slice", qkv, axis=2, start=number * width, end=(number + 1) * width)
-    part = rms_norm(part.reshape(n, tokens, config.heads, config.head_dim), f"norm.{norm}",
-                    config.eps, weight="scale")
-    return rotary_embedding(part.reshape(n, tokens, width), cos, sin, config.heads)
+    return turned_part(qkv, number, f"norm.{norm}", cos, sin, config.hidden_size, config.heads,
+                       config.eps, "scale")
 
 
 def _behind(x: Value, mixed: Value, name: str, modulations: list[Value],

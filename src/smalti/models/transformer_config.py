@@ -182,6 +182,40 @@ class MMDiTControlNetConfig(MMDiTConfig):
         return super().side_max if self.joint else None
 
 
+@dataclass(frozen=True)
+class ZImageConfig(DenoiserConfig):
+    """Z-Image (Alibaba's Z-Image team 2025, arXiv:2511.22699): one stream of blocks.
+
+    Before all `blocks`, which see image and text, `refiners` each see one of the two. Time becomes
+    a vector of `vector_size`, by way of `time_size`. `axes` are the channels of a head that turn
+    with the place in the text, the row and the column.
+    """
+
+    hidden_size: int
+    heads: int
+    mlp_size: int
+    blocks: int = 30
+    refiners: int = 2
+    in_channels: int = 16
+    out_channels: int = 16
+    context_dim: int = 2560
+    time_size: int = 1024
+    vector_size: int = 256
+    axes: tuple[int, ...] = (32, 48, 48)
+    rotary_base: float = 256.0
+    eps: float = 1e-5
+
+    @property
+    def head_dim(self) -> int:
+        """Channels per attention head."""
+        return self.hidden_size // self.heads
+
+    @property
+    def depth(self) -> str:
+        """How many blocks of which kinds it has, in words."""
+        return f"{self.blocks} blocks behind {self.refiners} of image and text each"
+
+
 T5_XXL = T5Config(32128, hidden_size=4096, mlp_size=10240, layers=24, heads=64, head_dim=64)
 """The text encoder of SD 3, Flux and Chroma."""
 
@@ -202,3 +236,6 @@ SD35_MEDIUM = replace(SD3_MEDIUM, positions=384, qk_norm=True, dual_blocks=13)
 
 SD35_LARGE = MMDiTConfig(hidden_size=2432, heads=38, blocks=38, qk_norm=True)
 """Stable Diffusion 3.5 large, and large turbo."""
+
+Z_IMAGE = ZImageConfig(hidden_size=3840, heads=30, mlp_size=10240)
+"""Z-Image and Z-Image-Turbo, 6.2 billion parameters."""

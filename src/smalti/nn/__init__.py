@@ -15,7 +15,7 @@ from smalti.nn.activation import (
     relu6,
     silu,
 )
-from smalti.nn.attention import cross_attention
+from smalti.nn.attention import cross_attention, turned_part
 from smalti.nn.convolution import conv2d, pixel_shuffle, pixel_unshuffle, upsample_nearest
 from smalti.nn.embedding import (
     embedding,
@@ -40,5 +40,5 @@ __all__ = [
     "geglu_feed_forward", "gelu", "gelu_tanh", "grid_angles", "group_norm", "layer_norm",
     "leaky_relu", "linear", "modulated_norm", "modulation", "patches", "pixel_shuffle",
     "pixel_unshuffle", "prelu", "quick_gelu", "relu", "relu6", "rms_norm", "rotary_embedding",
-    "silu", "timestep_embedding", "to_tokens", "upsample_nearest",
+    "silu", "timestep_embedding", "to_tokens", "turned_part", "upsample_nearest",
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from smalti.graph import Value
+from smalti.nn.embedding import rotary_embedding
 from smalti.nn.linear import linear
+from smalti.nn.normalization import rms_norm
 
 
 def cross_attention(x: Value, context: Value, heads: int) -> Value:
@@ -26,3 +28,25 @@ def cross_attention(x: Value, context: Value, heads: int) -> Value:
     k = linear(context, "to_k", width, bias=False)  # [n, s, heads * d]
     v = linear(context, "to_v", width, bias=False)  # [n, s, heads * d]
     return linear(x.graph.apply("attention", q, k, v, num_heads=heads), "to_out.0", width)
+
+
+def turned_part(qkv: Value, number: int, norm: str, cos: Value, sin: Value, width: int, heads: int,
+                eps: float, weight: str = "weight") -> Value:
+    """The queries (number 0) or keys (1) of qkv [n, t, 3 width ...], normalised in each head, then
+    turned by the angles of their tokens -> [n, t, width].
+
+    cos and sin are [n or 1, t, d / 2] for heads of d channels; raises InputError for another d than
+    width and heads give. Reads `norm.weight` [d], or what
+    `weight` calls it. Dehghani et al. 2023, arXiv:2302.05442, section 2, and Su et al. 2021,
+    arXiv:2104.09864.
+
+    >>> from smalti.graph import Graph
+    >>> g = Graph()
+    >>> cos, sin = g.input("cos", (1, 64, 8)), g.input("sin", (1, 64, 8))
+    >>> turned_part(g.input("qkv", (2, 64, 144)), 1, "k_norm", cos, sin, 48, heads=3, eps=1e-6)
+    <result of rotary_embedding f32[2, 64, 48]>
+    """
+    n, tokens, _ = qkv.shape
+    part = qkv.graph.apply("slice", qkv, axis=2, start=number * width, end=(number + 1) * width)
+    part = rms_norm(part.reshape(n, tokens, heads, width // heads), norm, eps, weight)
+    return rotary_embedding(part.reshape(n, tokens, width), cos, sin, heads)

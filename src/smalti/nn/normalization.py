@@ -62,11 +62,11 @@ def layer_norm(x: Value, name: str, eps: float = 1e-5) -> Value:
                        g.parameter("bias", features), axis=-1, epsilon=eps)
 
 
-def modulated_norm(x: Value, shift: Value, scale: Value, eps: float = 1e-6) -> Value:
+def modulated_norm(x: Value, shift: Value | None, scale: Value, eps: float = 1e-6) -> Value:
     """Normalise x [n, t, c] over c without learned weights, then times 1 + scale, plus shift.
 
     shift and scale are [n, c], made of what the block is conditioned on ("adaLN", Peebles & Xie
-    2022, arXiv:2212.09748).
+    2022, arXiv:2212.09748); some models have no shift.
 
     >>> from smalti.graph import Graph
     >>> g = Graph()
@@ -76,7 +76,8 @@ def modulated_norm(x: Value, shift: Value, scale: Value, eps: float = 1e-6) -> V
     g, (n, _, width) = x.graph, x.shape
     ones, zeros = (g.constant(np.full(width, value, np.float32)) for value in (1, 0))
     normal = g.apply("layer_normalization", x, ones, zeros, axis=-1, epsilon=eps)
-    return normal * (scale.reshape(n, 1, width) + 1.0) + shift.reshape(n, 1, width)
+    scaled = normal * (scale.reshape(n, 1, width) + 1.0)
+    return scaled if shift is None else scaled + shift.reshape(n, 1, width)
 
 
 def modulation(vec: Value, name: str, count: int) -> list[Value]:

@@ -30,10 +30,11 @@ def from_tokens(x: Value, height: int, width: int) -> Value:
     return x.transpose(0, 2, 1).reshape(n, channels, height, width)
 
 
-def patches(x: Value, side: int) -> Value:
+def patches(x: Value, side: int, *, pixels_first: bool = False) -> Value:
     """Squares of `side` pixels as tokens: [n, c, h, w] -> [n, h / side * w / side, c * side^2].
 
-    Channels of a token are those of x, for each of them the pixels in rows.
+    Channels of a token are those of x, for each of them the pixels in rows; with `pixels_first` the
+    pixels in rows, for each of them the channels.
 
     >>> from smalti.graph import Graph
     >>> patches(Graph().input("x", (1, 16, 8, 6)), 2)
@@ -41,14 +42,13 @@ def patches(x: Value, side: int) -> Value:
     """
     n, channels, height, width = x.shape
     y = x.reshape(n, channels, height // side, side, width // side, side)
-    return y.transpose(0, 2, 4, 1, 3, 5).reshape(n, -1, channels * side * side)
+    order = (0, 2, 4, 3, 5, 1) if pixels_first else (0, 2, 4, 1, 3, 5)
+    return y.transpose(*order).reshape(n, -1, channels * side * side)
 
 
 def from_patches(x: Value, side: int, height: int, width: int, *,
                  pixels_first: bool = False) -> Value:
     """The inverse of `patches`: [n, t, c * side^2] -> [n, c, height, width].
-
-    With `pixels_first` channels of a token are its pixels in rows, for each of them the channels.
 
     >>> from smalti.graph import Graph
     >>> from_patches(Graph().input("x", (1, 12, 64)), 2, 8, 6)
