@@ -157,6 +157,44 @@ def test_tensors_that_tell_what_sdxl_predicts(tmp_path: Path, mark: str) -> None
         load(path, prediction="velocity")
 
 
+@pytest.mark.parametrize(("name", "metadata", "expected"), [
+    ("noobaiXLNAIXL_vPred10Version", {}, ("v_prediction", False)),
+    ("illustriousXL_v35VPred", {}, ("v_prediction", False)),
+    ("mix-v-pred-ztsnr", {}, ("v_prediction", True)),
+    ("model", {"modelspec.prediction_type": "V"}, ("v_prediction", False)),
+    ("model", {"ss_v_parameterization": "True", "ss_zero_terminal_snr": "True"},
+     ("v_prediction", True)),
+    ("vpred", {"modelspec.prediction_type": "epsilon"}, ("epsilon", False)),
+    ("vpredictor_epsilonPred", {"ss_zero_terminal_snr": "False"}, ("epsilon", False))])
+def test_names_and_metadata_tell_what_sdxl_predicts(
+        tmp_path: Path, name: str, metadata: dict[str, str], expected: tuple[str, bool]) -> None:
+    """Marks of trainers count more than names; what the caller knows counts most."""
+    config = FAMILIES["sdxl"]
+    stored = tiny.single_file(config, tiny.random_weights(config))
+    path = tiny.write(tmp_path / f"{name}.safetensors", stored, metadata)
+    found = load(path)
+    assert (found.config.prediction, found.config.zero_terminal_snr) == expected
+    velocity = (28, 5.0, "euler", "sgm_uniform")
+    defaults = (found.config.default_steps, found.config.default_guidance,
+                found.config.default_sampler, found.config.default_noise)
+    assert (defaults == velocity) == (expected[0] == "v_prediction")
+    assert ("that it predicts v_prediction" in str(found.report)) == (
+        expected[0] == "v_prediction" and name != "model")
+    other = load(path, prediction="epsilon", zero_terminal_snr=not expected[1]).config
+    assert (other.prediction, other.zero_terminal_snr) == ("epsilon", not expected[1])
+    assert other.default_sampler == "euler_a"
+
+
+def test_noise_that_is_known_otherwise(tmp_path: Path) -> None:
+    config = FAMILIES["sdxl"]
+    stored = tiny.single_file(config, tiny.random_weights(config))
+    path = tiny.write(tmp_path / "model.safetensors", {**stored, "ztsnr": np.zeros(0, np.float32)})
+    assert load(path).config.zero_terminal_snr
+    assert not load(path, zero_terminal_snr=False).config.zero_terminal_snr
+    with pytest.raises(InputError, match="zero_terminal_snr is 'yes'; expected True or False"):
+        load(path, zero_terminal_snr="yes")
+
+
 def test_playground_is_refused(tmp_path: Path) -> None:
     config = FAMILIES["sdxl"]
     stored = tiny.single_file(config, tiny.random_weights(config))
@@ -167,6 +205,8 @@ def test_playground_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("family", "name", "defaults"), [
     ("sdxl", "sd_xl_turbo_1.0", (4, 1.0, "euler_a", "trailing")),
+    ("sdxl", "dmd2_sdxl_4step_unet", (4, 1.0, "lcm", "trailing")),
+    ("sdxl", "dreamshaperXL_lightning8Steps", (8, 1.0, "euler", "sgm_uniform")),
     ("sd1", "LCM_Dreamshaper", (6, 1.5, "lcm", "lcm")),
     ("sd3", "sd3.5_large_turbo", (4, 1.0, "euler", "simple")),
     ("sd1", "turboprop", (20, 7.0, "euler_a", "karras"))])
@@ -179,6 +219,8 @@ def test_names_tell_models_of_few_steps(tmp_path: Path, family: str, name: str, 
     assert ("its name says" in str(found.report)) == (defaults[0] < 20)
     titled = load(tiny.write(tmp_path / "model.safetensors", stored, {"modelspec.title": name}))
     assert titled.config == found.config
+    if family == "sdxl":
+        assert found.config.default_width == (512 if name == "sd_xl_turbo_1.0" else 1024)
 
 
 @pytest.mark.parametrize("name", ["clip_l", "clip_g", "t5xxl"])

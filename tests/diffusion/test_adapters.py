@@ -14,7 +14,9 @@ from tiny_model import TINY
 from smalti import Pipeline, checkpoint
 from smalti.checkpoint import convert
 from smalti.checkpoint.adapters import Adapted, AdapterFile, WeightedAdapter
+from smalti.checkpoint.adapters.report import adapter_report
 from smalti.diffusion import metadata
+from smalti.diffusion.options import PictureOptions
 from smalti.errors import CheckpointError, InputError
 
 SMALL = {"width": 32, "height": 32, "steps": 1}
@@ -43,6 +45,41 @@ def test_every_family_takes_adapters_and_gives_them_back(tmp_path: Path, family:
     assert 0 < np.abs(text_only - before).mean()
     pipe.loras = ()
     np.testing.assert_array_equal(pixels(pipe, **SMALL), before)
+
+
+def test_an_adapter_of_few_steps_says_how_it_is_used(
+        pipe: Pipeline, adapter: Path, tmp_path: Path) -> None:
+    """By its name, its folder's, or its metadata; what is asked for counts more."""
+    changes = load_file(adapter)
+    named = tmp_path / "sdxl_lightning_2step_lora.safetensors"
+    hub = tmp_path / "models--owner--lcm-lora-sdv1-5" / "snapshots" / "0" / (
+        "pytorch_lora_weights.safetensors")
+    titled = tmp_path / "mine.safetensors"
+    hub.parent.mkdir(parents=True)
+    save_file(changes, named)
+    save_file(changes, hub)
+    save_file(changes, titled, {"ss_output_name": "tcd-lora"})
+    expected = {named: (2, 1.0, "euler", "sgm_uniform"), hub: (6, 1.5, "lcm", "lcm"),
+                titled: (4, 1.0, "tcd", "lcm")}
+    for path, defaults in expected.items():
+        pipe.loras = [path]
+        job = pipe.job(PictureOptions("a red apple"))
+        given = job.asked
+        assert (given.steps, given.guidance_scale, given.sampler, given.noise) == defaults
+        (note,) = job.notes
+        assert note.startswith(f"defaults are those that {path.name} is made for: ")
+    asked = pipe.job(PictureOptions("a red apple", steps=1, sampler="euler_a")).asked
+    assert (asked.steps, asked.sampler, asked.guidance_scale) == (1, "euler_a", 1.0)
+    pipe.loras = [named, (titled, 0.5), (hub, 0.0)]
+    job = pipe.job(PictureOptions("a red apple"))
+    assert job.asked.sampler == "tcd"
+    assert any(text.startswith("mine.safetensors makes few steps of many (tcd), and so does sdxl_l")
+               for text in job.warnings)
+    pipe.loras = []
+    job = pipe.job(PictureOptions("a red apple"))
+    assert job.asked.sampler == "euler_a" and not job.notes
+    assert "few steps   lightning: 2 steps, guidance 1" in adapter_report(named)
+    assert "few steps" not in adapter_report(adapter)
 
 
 @pytest.fixture(scope="module")

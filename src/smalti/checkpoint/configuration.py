@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,8 @@ def derive_config(where: object, family: ModelFamily, shapes: Shapes, hints: Hin
         beta_start=hints.beta_start or SD15.beta_start,
         beta_end=hints.beta_end or SD15.beta_end,
         train_steps=hints.train_steps or SD15.train_steps,
-        zero_terminal_snr=bool(hints.zero_terminal_snr) or "ztsnr" in shapes,
+        zero_terminal_snr="ztsnr" in shapes if hints.zero_terminal_snr is None
+        else hints.zero_terminal_snr,
         flow_shift=None if hints.flow_shift_by_size else hints.flow_shift or defaults.flow_shift,
         **_edm_levels(shapes, read),
         default_width=hints.width or side,
@@ -64,6 +66,7 @@ def derive_config(where: object, family: ModelFamily, shapes: Shapes, hints: Hin
         default_guidance=hints.guidance or defaults.guidance,
         default_sampler=hints.sampler or defaults.sampler,
         default_noise=hints.noise or defaults.noise,
+        default_distilled_guidance=hints.distilled_guidance or defaults.distilled_guidance,
     )
     _check_schedule(where, config)
     _check_divisions(where, config)
@@ -85,7 +88,7 @@ def _prediction(family: ModelFamily, shapes: Shapes, read: Read) -> Prediction:
     return seen or family.prediction
 
 
-def _edm_levels(shapes: Shapes, read: Read) -> dict[str, float]:
+def _edm_levels(shapes: Shapes, read: Read) -> dict[str, Any]:
     """The noise levels that some files hold as tensors of one number."""
     names = {f"sigma_{end}": f"edm_vpred.sigma_{end}" for end in ("min", "max")}
     return {ours: float(read(stored).reshape(-1)[0]) for ours, stored in names.items()

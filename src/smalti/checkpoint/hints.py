@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from smalti.errors import CheckpointError
+from smalti.families.distilled import words
 from smalti.families.hints import Hints, TextHints
 from smalti.models.config import Prediction
 
@@ -22,7 +23,12 @@ COUNT_MAX = 1_000_000
 """No number that a file states of a model is larger; a larger one is a mistake or an attack."""
 PREDICTIONS: Mapping[str, Prediction] = {
     "epsilon": "epsilon", "eps": "epsilon", "v_prediction": "v_prediction", "v": "v_prediction",
+    "v-prediction": "v_prediction", "vpred": "v_prediction", "v_pred": "v_prediction",
     "sample": "sample", "flow_prediction": "flow"}
+KOHYA_TRUE = "True"
+"""How kohya's trainers write what is set, in metadata that begin with `ss_`."""
+NAMED_V = re.compile(r"(?<![a-z])v ?pred(?:iction)?(?![a-z])")
+NAMED_ZERO = re.compile(r"(?<![a-z])z(?:t|ero )?snr(?![a-z])")
 ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu"}
 
 
@@ -60,6 +66,7 @@ ARCH_CONFIG: Places = {
     "height": (("default", "height"),),
     "steps": (("default", "steps"),),
     "guidance": (("default", "cfg_scale"),),
+    "distilled_guidance": (("default", "distilled_cfg_scale"),),
     "latent_size": (("default", "latent_size"),),
 }
 # In diffusers' UNet configs `attention_head_dim` is, by an old mistake, the number of heads.
@@ -102,13 +109,41 @@ def metadata_hints(where: object, metadata: Mapping[str, str]) -> Hints:
         place = f"{where}: metadata `arch_config`"
         hints = replace(read_hints(Hints, place, tables, ARCH_CONFIG),
                         texts=_text_hints(place, tables, TEXT_SECTIONS))
-    if hints.prediction is None:
-        stated = metadata.get("modelspec.prediction_type", "")
-        hints = replace(hints, prediction=PREDICTIONS.get(stated))
+    hints = first(hints, Hints(
+        prediction=PREDICTIONS.get(metadata.get("modelspec.prediction_type", "").lower()),
+        zero_terminal_snr=metadata.get("ss_zero_terminal_snr") == KOHYA_TRUE or None))
+    if metadata.get("ss_v_parameterization") == KOHYA_TRUE:
+        hints = first(hints, Hints(prediction="v_prediction"))
     size = re.fullmatch(r"(\d{2,4})x(\d{2,4})", metadata.get("modelspec.resolution", ""))
     if hints.width is None and hints.height is None and size:
         hints = replace(hints, width=int(size[1]), height=int(size[2]))
     return hints
+
+
+def named_hints(*names: str) -> Hints:
+    """What the names of a model say of its prediction and its noise; many of those who mix models
+    lose the marks in files.
+
+    >>> named_hints("noobaiXLNAIXL_vPred10Version").prediction, named_hints("vpredictor").prediction
+    ('v_prediction', None)
+    """
+    text = words(*names)
+    return Hints(prediction="v_prediction" if NAMED_V.search(text) else None,
+                 zero_terminal_snr=bool(NAMED_ZERO.search(text)) or None)
+
+
+def first(*stated: Hints) -> Hints:
+    """Of each hint the first value that is stated.
+
+    >>> first(Hints(steps=4), Hints(steps=20, guidance=7.0)).guidance
+    7.0
+    """
+    found = Hints()
+    for hints in stated:
+        found = replace(found, **{
+            each.name: getattr(hints, each.name) for each in fields(Hints)
+            if getattr(found, each.name) in (None, ())})
+    return found
 
 
 def folder_hints(where: object, tables: Tables) -> Hints:

@@ -21,6 +21,7 @@ from smalti.checkpoint.tensors import Shape, StoredTensor
 from smalti.errors import CheckpointError, InputError, first_of
 from smalti.families import family_of, text_encoders
 from smalti.families.expected import expected_tensors
+from smalti.families.hints import Hints
 from smalti.models.config import Prediction
 from smalti.runtime.inputs import checked_path
 
@@ -28,23 +29,28 @@ Paths = Sequence[str | Path]
 
 
 def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = None,
-         prediction: str | None = None) -> Checkpoint:
+         prediction: str | None = None, zero_terminal_snr: bool | None = None) -> Checkpoint:
     """Open a checkpoint: a file (`.safetensors`, `.ckpt`, `.gguf`, ...) or a diffusers folder.
 
     `text_encoders` and `vae` are files of parts that the checkpoint does not hold, or that are to
     replace its own; which text encoder a file holds is seen in it. `prediction` is what the
-    denoiser predicts ("epsilon", "v_prediction", ...), where that is known better than the file
-    tells. Raises `UnknownFamilyError` for other models, `CheckpointError` for damaged or incomplete
-    files; all missing and misshapen tensors are counted, and the first ten are named.
+    denoiser predicts ("epsilon", "v_prediction", ...), and `zero_terminal_snr` whether it was
+    trained down from noise alone, where that is known better than the file tells. Raises
+    `UnknownFamilyError` for other models, `CheckpointError` for damaged or incomplete files; all
+    missing and misshapen tensors are counted, and the first ten are named.
     """
     if prediction is not None and prediction not in get_args(Prediction):
         raise InputError(f"prediction is {prediction!r}; known: {', '.join(get_args(Prediction))}")
+    if zero_terminal_snr not in (None, True, False):
+        raise InputError(f"zero_terminal_snr is {zero_terminal_snr!r}; expected True or False")
     source = open_source(Path(
         checked_path(path, "loading", "the path of a model file, or of a folder")))
     kind = require_supported(path, source.kind, source.shapes)
     source = with_parts(source, [Path(each) for each in text_encoders],
                         None if vae is None else Path(vae))
-    report = _report(source)
+    stated = cast("Prediction | None", prediction)  # one of them, as is checked above
+    report = _report(replace(source, known=Hints(
+        prediction=stated, zero_terminal_snr=zero_terminal_snr)))
     if report.absent:
         raise CheckpointError(f"{path} is {kind.words} and incomplete: {_advice(report.absent)}")
     if report.uncomputed and not report.missing and not report.misfits:
@@ -61,9 +67,8 @@ def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = N
             f" of another shape or dtype than expected ({len(report.misfits)}); download it again,"
             f" or give a complete checkpoint:\n  {listed}"
         )
-    wanted = expected_tensors(report.config)
-    stated = cast("Prediction | None", prediction)  # one of them, as is checked above
-    config = replace(report.config, prediction=stated or report.config.prediction)
+    config = report.config
+    wanted = expected_tensors(config)
     if (config.prediction == "flow") != (family_of(config).prediction == "flow"):
         raise InputError(f"prediction is {config.prediction!r}, which models like {kind.words} do"
                          f" not predict; leave it out")
@@ -110,8 +115,13 @@ def _report(source: FoundModel) -> Report:
     if family is None:
         return report
     if source.distilled:
-        report = replace(report, notes=(*report.notes, f"defaults are those of {source.distilled} "
-                                        f"models, which its name says that it is"))
+        report = replace(report, notes=(*report.notes, f"defaults are those of "
+                                        f"{source.distilled.word} models, which its name says "
+                                        f"that it is"))
+    named = source.named.prediction
+    if named and source.hints().prediction == named:
+        report = replace(report, notes=(*report.notes, f"that it predicts {named} is what its name "
+                                        f"says; --prediction says it otherwise"))
     wanted = [DENOISER, *(text.encoder.name for text in family.texts if not text.optional), VAE]
     absent = tuple(part for part in wanted if part not in source.parts)
     if absent:
@@ -120,6 +130,8 @@ def _report(source: FoundModel) -> Report:
         return replace(report, absent=absent, guided=told)
     config = derive_config(source.path, family, shapes, source.hints(), source.place,
                            lambda name: tensors[name].read())
+    if source.distilled:
+        config = replace(config, distilled=source.distilled.word)
     expected = expected_tensors(config)
     found, latent = config.denoiser.in_channels, config.vae.z_channels
     if found != latent:

@@ -10,7 +10,7 @@ from typing import Any
 from smalti.checkpoint import folder as diffusers
 from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.file_kind import detect, listed, require_supported
-from smalti.checkpoint.hints import folder_hints, metadata_hints
+from smalti.checkpoint.hints import first, folder_hints, metadata_hints, named_hints
 from smalti.checkpoint.layout import (
     DENOISER,
     TEXT,
@@ -25,7 +25,7 @@ from smalti.checkpoint.layout import (
 from smalti.checkpoint.tensors import Shape, StoredTensor
 from smalti.errors import CheckpointError
 from smalti.families import ModelFamily, by_name, families, text_encoders
-from smalti.families.distilled import distilled
+from smalti.families.distilled import Distilled, distilled
 from smalti.families.hints import Hints
 from smalti.families.keys import StoredRows
 from smalti.families.names import FileKind
@@ -44,7 +44,8 @@ class FoundModel:
     """What was found at a path, before any judgement: tensors by internal name, and hints.
 
     `metadata` is that of a single file, `tables` are the parsed config.json files of a folder;
-    `places` tell which of the sections about text encoders in them each text encoder has.
+    `places` tell which of the sections about text encoders in them each text encoder has. `known`
+    is what the caller knows better than the file.
     """
 
     path: Path
@@ -55,6 +56,7 @@ class FoundModel:
     notes: tuple[str, ...] = ()
     tables: Mapping[str, object] = field(default_factory=dict)
     places: Mapping[str, int] = field(default_factory=dict)
+    known: Hints = field(default_factory=Hints)
 
     @property
     def shapes(self) -> dict[str, Shape]:
@@ -72,21 +74,29 @@ class FoundModel:
         return families()[self.kind.family] if self.kind and self.kind.supported else None
 
     def hints(self) -> Hints:
-        """What the file states about itself, and what its name says."""
-        hints = (folder_hints(self.path, self.tables) if self.path.is_dir()
-                 else metadata_hints(self.path, self.metadata))
-        if self.family is None or self.distilled is None:
-            return hints
-        recommended: Mapping[str, Any] = self.family.recommended[self.distilled]
-        return replace(hints, **{name: value for name, value in recommended.items()
-                                 if getattr(hints, name) is None})
+        """What is known of it, what the file states about itself, and what its name says."""
+        stated = (folder_hints(self.path, self.tables) if self.path.is_dir()
+                  else metadata_hints(self.path, self.metadata))
+        recommended: Mapping[str, Any] = {} if self.distilled is None else self.distilled.values
+        return first(self.known, stated, self.named, Hints(**recommended))
 
     @property
-    def distilled(self) -> str | None:
+    def named(self) -> Hints:
+        """What its name says of its prediction and its noise, where its family has any choice."""
+        if self.family is None or self.family.prediction != "epsilon":
+            return Hints()
+        return named_hints(*self._names)
+
+    @property
+    def distilled(self) -> Distilled | None:
         """How the model was distilled to few steps, by its name; None where that says nothing."""
         return None if self.family is None else distilled(
-            self.family.recommended, diffusers.model_name(self.path),
-            self.metadata.get("modelspec.title", ""))
+            self.family.recommended, *self._names)
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        """What the model is called."""
+        return diffusers.model_name(self.path), self.metadata.get("modelspec.title", "")
 
     def place(self, text_encoder: str) -> int:
         """Which section about text encoders is that of `text_encoder`, which its family reads."""

@@ -49,6 +49,8 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
 @click.option("--prediction", default=None,
               help="What the denoiser predicts, where the file tells it wrong: epsilon, "
                    "v_prediction, ...")
+@click.option("--zero-terminal-snr/--no-zero-terminal-snr", default=None,
+              help="Whether it was trained down from noise alone, where the file tells it wrong.")
 @click.option("--refiner", default=None, metavar="PATH",
               help="A model that takes the last steps over, such as that of SDXL.")
 @click.option("--lora", "loras", multiple=True, metavar="PATH[:WEIGHT[:TEXT_WEIGHT]]",
@@ -111,6 +113,8 @@ def generate(prompt: str | None, source: str | None, output: str, **given: Any) 
         click.echo(f"Warning: {warning}", err=True)
     for path, image, text in zip(paths, result.images, result.texts, strict=True):
         write_png(image, path, text)
+    for note in result.notes:
+        click.echo(f"Note: {note}", err=True)
     report(result, paths, time.perf_counter() - started)
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from smalti.checkpoint.adapters import Adapted, AdapterFile, Fit, WeightedAdapter
 from smalti.diffusion.prompt import AdapterUse
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.words import files_in
 from smalti.errors import CheckpointError, InputError
+from smalti.families import family_of
+from smalti.models.config import ModelConfig
 from smalti.runtime.inputs import checked_path
 
 Entry = str | Path | WeightedAdapter | Sequence[object]
@@ -96,6 +100,30 @@ class Adapters:
             f"is left out" for asked in named)
         return [*left, *(f"{use.adapter.path.name}: {fit}" for use, fit in zip(
             weights.uses, weights.fits, strict=True) if fit.unused)]
+
+
+def few_steps(config: ModelConfig, weights: Adapted) -> tuple[ModelConfig, list[str], list[str]]:
+    """The defaults of a model with adapters, of which some make it one of few steps: as they
+    recommend; what is to be told of that, and what is wrong with it."""
+    notes, warnings = [], []
+    recommended = family_of(config).recommended
+    if config.distilled is not None:
+        notes.append(f"defaults are those of {config.distilled} models, which the name of the "
+                     f"model says that it is")
+    before = config.distilled and f"the model, made for few steps itself ({config.distilled})"
+    for use in weights.uses:
+        found = use.adapter.distilled(recommended) if use.weight else None
+        if found is None:
+            continue
+        name = use.adapter.path.name
+        if before:
+            warnings.append(f"{name} makes few steps of many ({found.word}), and so does {before}; "
+                            f"together they make worse pictures: use one of them")
+        values: Mapping[str, Any] = {f"default_{key}": value for key, value in found.values.items()}
+        config = replace(config, **values, distilled=found.word)
+        notes = [f"defaults are those that {name} is made for: {found}"]
+        before = name
+    return config, notes, warnings
 
 
 def labels(weights: Adapted) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ class PictureJob:
     `models` are the parts of a pipeline's model, and `refiner` those of the one that takes the last
     steps over; what the job knows of them, `weights` with adapters and `words`, is its own.
     `changed` is the initial picture of img2img, None without one. Weights of parts that nobody uses
-    when it ends are kept in `kept_bytes`.
+    when it ends are kept in `kept_bytes`. `notes` say which defaults hold, and why.
     """
 
     asked: Request
@@ -59,6 +59,7 @@ class PictureJob:
     kept_bytes: int
     changed: InitImage | None = None
     upscaler: Upscaler | None = None
+    notes: Sequence[str] = ()
     timings: Stopwatch = field(default_factory=Stopwatch)
     saved: Saved = field(default_factory=Saved)
 
@@ -102,7 +103,7 @@ class PictureJob:
         made = [MadePicture.of(image, text) for image, text in zip(images, texts, strict=True)]
         said = [*self.models.said, *(self.refiner.said if self.refiner else ())]
         return Result(made, asked.seeds, texts, asked, self.timings.seconds,
-                      list(dict.fromkeys([*self.warnings, *said])), self.saved)
+                      list(dict.fromkeys([*self.warnings, *said])), self.saved, tuple(self.notes))
 
     def _check_sides(self) -> None:
         """Raise InputError for a size that a network beside the model has no positions for."""

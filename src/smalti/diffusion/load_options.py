@@ -25,11 +25,11 @@ class LoadOptions:
 
     `text_encoders` and `vae` are files of parts that the checkpoint does not hold, or that are
     to replace its own; which text encoder one is, is seen in it. `prediction` ("epsilon",
-    "v_prediction", ...) is what the denoiser predicts, where the file tells it wrong. `loras`
-    are adapters to begin with (see `Pipeline.loras`); `lora_folder` is where those are that prompts
-    name as <lora:name:0.8>, or several folders. `embeddings` are textual inversions, files or
-    folders of them, which prompts name by their files. `refiner` is a model that takes the last
-    steps over, such as that of SDXL.
+    "v_prediction", ...) is what the denoiser predicts, and `zero_terminal_snr` whether it was
+    trained down from noise alone, where the file tells it wrong. `loras` are adapters to begin with
+    (see `Pipeline.loras`); `lora_folder` is where those are that prompts name as <lora:name:0.8>,
+    or several folders. `embeddings` are textual inversions, files or folders of them, which prompts
+    name by their files. `refiner` is a model that takes the last steps over, such as that of SDXL.
 
     `device`, `precision`, `threads` and `objective` are as for `smalti.compile`. With `supervise`,
     faster schedules are looked for while pictures are made, which are the same with and without.
@@ -53,6 +53,7 @@ class LoadOptions:
     text_encoders: str | Path | Sequence[str | Path] = ()
     vae: str | Path | None = None
     prediction: str | None = None
+    zero_terminal_snr: bool | None = None
     loras: Sequence[Entry] = ()
     lora_folder: str | Path | Sequence[str | Path] | None = None
     embeddings: str | Path | Sequence[str | Path] = ()

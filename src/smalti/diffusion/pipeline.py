@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from smalti import checkpoint
-from smalti.checkpoint.adapters import Fit, WeightedAdapter
+from smalti.checkpoint.adapters import Adapted, Fit, WeightedAdapter
 from smalti.checkpoint.folder import model_name
-from smalti.diffusion.adapters import Adapters, Entry, labels
+from smalti.diffusion.adapters import Adapters, Entry, few_steps, labels
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
 from smalti.diffusion.fit import check_parts, check_refiner, size_warnings
 from smalti.diffusion.init_image import init_image
@@ -26,7 +26,7 @@ from smalti.diffusion.keywords import taking
 from smalti.diffusion.kinds import check_name
 from smalti.diffusion.load_options import LoadOptions
 from smalti.diffusion.options import PictureOptions
-from smalti.diffusion.prompt import parse
+from smalti.diffusion.prompt import AdapterUse, parse
 from smalti.diffusion.request import memory_bytes, request
 from smalti.diffusion.residents import Residents
 from smalti.diffusion.result import Result, Step
@@ -84,7 +84,8 @@ class Pipeline:
         complete model of a known family, and InputError for what cannot be used.
         """
         opened = checkpoint.load(SHIPPED_MODEL if asked.path is None else asked.path,
-                                 asked.text_encoder_files, asked.vae, asked.prediction)
+                                 asked.text_encoder_files, asked.vae, asked.prediction,
+                                 asked.zero_terminal_snr)
         check_parts(opened)
         total = described(asked.device).memory_bytes
         budget = int(USABLE_SHARE * total) if asked.memory is None else memory_bytes(asked.memory)
@@ -135,8 +136,11 @@ class Pipeline:
         changed = init_image(self.config, options, kind)
         check_purpose(self.config, changed, options.hires is not None)
         upscaler = self._upscaler(options.hires_upscaler)
+        with self._asking:
+            weights, named = self._weights(options)
+        config, notes, doubts = few_steps(self.config, weights)
         asked = request(
-            self.config, options, model=self.name, memory_bytes=self._memory_bytes,
+            config, options, model=self.name, memory_bytes=self._memory_bytes,
             change=None if changed is None else changed.change,
             size=None if changed is None else (changed.width, changed.height),
             refiner=None if self._refiner is None else model_name(
@@ -145,15 +149,21 @@ class Pipeline:
         second = asked.second_pass()
         larger = None if asked.second is None else (second.width, second.height)
         texts = (asked.prompt, asked.negative_prompt)
-        named = [use for text in texts for use in parse(text, asked.steps).adapters]
         with self._asking:
-            weights = self._adapters.with_named(named)
             bundled = [word for use in weights.uses for word in use.adapter.embeddings]
             words, warnings = self._words.named(texts, bundled)
         return PictureJob(asked, self._submodels, self._refiner, weights, words,
                    [*size_warnings(self.config, asked.width, asked.height, larger),
-                    *self._adapters.warnings(weights, named), *warnings, *lost],
-                   int(KEPT_SHARE * self._memory_bytes), changed, upscaler)
+                    *self._adapters.warnings(weights, named), *doubts, *warnings, *lost],
+                   int(KEPT_SHARE * self._memory_bytes), changed, upscaler, notes)
+
+    def _weights(self, options: PictureOptions) -> tuple[Adapted, list[AdapterUse]]:
+        """The weights with the adapters that were given and those that the prompts name, and how
+        these do."""
+        steps = self.config.default_steps if options.steps is None else options.steps
+        named = [use for text in (options.prompt, options.negative_prompt)
+                 for use in parse(text, steps).adapters]
+        return self._adapters.with_named(named), named
 
     def _on_a_device_that_works(self) -> list[str]:
         """Go on with the CPU where the device was lost and does not come back; what is said then.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
@@ -26,7 +26,8 @@ class Result:
     `images` are RGB PIL images that carry their settings into files, `seeds` one a picture, `texts`
     one A1111 `parameters` text a picture. `timings` are seconds of "prepare" (compiling, loading),
     "encode", "text", "denoise", "decode". `warnings` say what was done otherwise than asked,
-    `saved` which evaluations of the model were left out.
+    `saved` which evaluations of the model were left out, `notes` which defaults are not those of
+    the model alone, and why.
     """
 
     images: list[MadePicture]
@@ -36,6 +37,7 @@ class Result:
     timings: dict[str, float]
     warnings: list[str] = field(default_factory=list)
     saved: Saved = field(default_factory=Saved)
+    notes: Sequence[str] = ()
 
     def save(self, path: str | PathLike[str]) -> list[Path]:
         """Write all pictures, each with its settings; the files that were written.

@@ -1,38 +1,117 @@
-"""Models that were distilled to few steps: words in their names, and what their authors recommend.
+"""Models and adapters that were distilled to few steps: words in their names, and what their
+authors recommend.
 
-The tensors of such models tell nothing of it. A record has a table of its own where its models
-differ from these.
+The tensors of most tell nothing of it. A record has a table of its own where its models differ.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-Recommended = Mapping[str, Mapping[str, float | str]]
-"""Word in the name of a model -> values of `Hints` that hold where the file states none."""
+Values = Mapping[str, float | str]
+"""Fields of `Hints`, which hold where the file states none."""
+
+Recommended = Mapping[str, Values]
+"""Words in the name of a model, in small letters and between single spaces -> what is recommended.
+"""
 
 DISTILLED: Recommended = {
     "turbo": {"steps": 4, "guidance": 1.0, "sampler": "euler_a", "noise": "trailing"},
     "lightning": {"steps": 4, "guidance": 1.0, "sampler": "euler", "noise": "sgm_uniform"},
     "hyper": {"steps": 8, "guidance": 1.0, "sampler": "euler", "noise": "trailing"},
     "lcm": {"steps": 6, "guidance": 1.5, "sampler": "lcm", "noise": "lcm"},
+    "dmd2": {"steps": 4, "guidance": 1.0, "sampler": "lcm", "noise": "trailing"},
+    "tcd": {"steps": 4, "guidance": 1.0, "sampler": "tcd", "noise": "lcm"},
 }
 """Of Stable Diffusion and SDXL: ADD (Sauer et al. 2023), SDXL-Lightning (Lin et al. 2024), Hyper-SD
-(Ren et al. 2024), latent consistency models (Luo et al. 2023)."""
+(Ren et al. 2024), latent consistency models (Luo et al. 2023), improved distribution matching (Yin
+et al. 2024), trajectory consistency (Zheng et al. 2024)."""
 
 DISTILLED_FLOW: Recommended = {
     word: {name: values[name] for name in ("steps", "guidance")}
     for word, values in DISTILLED.items()}
 """Of models that predict a flow, whose sampler and noise levels stay those of their family."""
 
+GUIDED = 5.0
+"""Of Hyper-SD adapters that keep guidance ("CFG" in their names), for which 5 to 8 is recommended.
+"""
 
-def distilled(recommended: Iterable[str], *names: str) -> str | None:
-    """The word, of those that have recommendations, that stands in one of a model's names.
+COMMON_WORDS = ("turbo", "lightning", "hyper")
+"""These mean other things, too: an adapter may be of lightning in the sky."""
 
-    >>> distilled(DISTILLED, "sd_xl_turbo_1.0_fp16"), distilled(DISTILLED, "hyperrealism")
-    ('turbo', None)
+_CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_STEPS = re.compile(r"(?<!\d)([1-9]\d?) ?steps?(?![a-z])")
+_OTHER = r"(?![a-z]| (?:real|detail|focus))"
+"""What may not follow: the word goes on, or is about a style ("HyperRealism")."""
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """How a model or an adapter was distilled: the `word` for it, and what is recommended; `steps`
+    tells whether its name has their number."""
+
+    word: str
+    values: Values
+    steps: bool
+
+    def __str__(self) -> str:
+        told = [f"{self.values[name]:g} steps" if name == "steps" else
+                f"guidance {self.values[name]:g}" if name == "guidance" else
+                f"{name.replace('_', ' ')} {self.values[name]}" for name in self.values]
+        return f"{self.word}: {', '.join(told)}"
+
+
+def words(*names: str) -> str:
+    """Names as words in small letters between single spaces, split where capitals begin, too.
+
+    >>> words("dreamshaperXL_v2.1-TurboDPMSDE")
+    'dreamshaper xl v2 1 turbo dpmsde'
     """
-    pattern = rf"(?<![a-z])({'|'.join(recommended)})(?![a-z])"
-    found = re.search(pattern, " ".join(names), re.IGNORECASE) if recommended else None
-    return found[1].lower() if found else None
+    return " ".join(re.split(r"[\W_]+", _CAPITALS.sub(" ", " ".join(names)))).strip().lower()
+
+
+def distilled(recommended: Recommended, *names: str) -> Distilled | None:
+    """What the names of a model say of how it was distilled, with the number of steps that they
+    tell; the words are those that have recommendations.
+
+    >>> print(distilled(DISTILLED, "sdxl_lightning_8step"))
+    lightning: 8 steps, guidance 1, sampler euler, noise sgm_uniform
+    >>> distilled(DISTILLED, "hyperrealism"), distilled(DISTILLED, "HyperRealism")
+    (None, None)
+    """
+    text = words(*names)
+    word = _word(recommended, text)
+    if word is None:
+        return None
+    values, steps = dict(recommended[word]), _STEPS.search(text)
+    if steps is not None:
+        values["steps"] = int(steps[1])
+    if word == "hyper" and re.search(r"(?<![a-z])cfg(?![a-z])", text):
+        values["guidance"] = GUIDED
+    return Distilled(word, values, steps is not None)
+
+
+def distilled_adapter(recommended: Recommended, *names: str) -> Distilled | None:
+    """The same of an adapter, whose name must tell more: with `COMMON_WORDS` the number of steps,
+    or the model that was distilled.
+
+    >>> print(distilled_adapter(DISTILLED, "Hyper-SDXL-8steps-CFG-lora"))
+    hyper: 8 steps, guidance 5, sampler euler, noise trailing
+    >>> distilled_adapter(DISTILLED, "lightning-in-the-sky")
+    >>> distilled_adapter(DISTILLED_FLOW, "FLUX.1-Turbo-Alpha").word
+    'turbo'
+    """
+    found = distilled(recommended, *names)
+    if found is None or found.steps or found.word not in COMMON_WORDS:
+        return found
+    of_a_model = re.search(rf"(?:sd|xl|flux)[ \d]*{found.word}", words(*names))
+    return found if of_a_model else None
+
+
+def _word(recommended: Iterable[str], text: str) -> str | None:
+    """The first of the words that stands in a text; of two that begin there, the longer one."""
+    known = "|".join(sorted(map(re.escape, recommended), key=len, reverse=True))
+    found = re.search(rf"(?<![a-z])({known}){_OTHER}", text) if known else None
+    return found[1] if found else None

@@ -46,5 +46,6 @@ class Hints:
     latent_size: int | None = None
     steps: int | None = None
     guidance: float | None = None
+    distilled_guidance: float | None = None
     sampler: str | None = None
     noise: str | None = None

@@ -227,7 +227,8 @@ class Defaults:
     `size` is the side in pixels. `flow_shift` moves the noise levels of models that predict a flow,
     None for one that follows from the size of the picture. Pictures hold together whose areas, as
     shares of that of the default size, are between the two `areas`; in larger ones things repeat.
-    A second pass, which goes on from an enlarged picture, may have `hires_area`.
+    A second pass, which goes on from an enlarged picture, may have `hires_area`. What a model is
+    told that was distilled from guided ones is `distilled_guidance`.
     """
 
     size: int = 512
@@ -238,6 +239,7 @@ class Defaults:
     flow_shift: float | None = 1.0
     areas: tuple[float, float] = (0.5, 2.0)
     hires_area: float = 4.0
+    distilled_guidance: float = 3.5
 
 
 def always(defaults: Defaults) -> Callable[[Any, Prediction], Defaults]:

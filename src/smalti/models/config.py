@@ -321,7 +321,8 @@ class ModelConfig:
     arXiv:2305.08891); `flow_shift` moves the levels of models that predict a flow, None for one
     that follows from the size of the picture; `sigma_min` and `sigma_max` are the levels of those
     of EDM. Sizes are in pixels. `default_distilled_guidance` is what a model is told that was
-    distilled from guided ones.
+    distilled from guided ones; `distilled` is how it was distilled to few steps, where that is
+    known, such as "lightning".
     """
 
     family: str
@@ -343,6 +344,7 @@ class ModelConfig:
     default_sampler: str = "euler_a"
     default_noise: str = "karras"
     default_distilled_guidance: float = 3.5
+    distilled: str | None = None
 
 
 CLIP_L = ClipTextConfig(49408, 768, 3072, layers=12, heads=12, positions=77)

@@ -15,14 +15,20 @@ from smalti.checkpoint.adapters.keys import modules
 from smalti.checkpoint.adapters.spelling import Shapes, Spellings, backbone_of
 from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.embeddings import Embedding, bundled
+from smalti.checkpoint.folder import model_name
 from smalti.errors import CheckpointError, UnknownFamilyError
 from smalti.families import backbones, families
+from smalti.families.distilled import Distilled, Recommended, distilled_adapter
 from smalti.families.prefixes import UNET
 from smalti.families.record import Backbone
 from smalti.families.spelling import Target
 from smalti.runtime.tensor_file import Tensors
 
 LISTED_MAX = 3  # tensors that are not used, in one line of a warning
+UNNAMED = "pytorch_lora_weights"
+"""What diffusers calls all adapters; their folders have the names."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """What an adapter is for, or a model is: a kind of denoiser, "text" or "unknown".
@@ -179,6 +185,13 @@ class AdapterFile:
         Raises UnknownFamilyError where what is called so is none.
         """
         return bundled(self.file)
+
+    def distilled(self, recommended: Recommended) -> Distilled | None:
+        """How it makes a model one of few steps, of the ways that are `recommended`, by its name
+        and the titles in its metadata; None where these say nothing."""
+        named = self.path.parent if self.path.stem == UNNAMED else self.path
+        return distilled_adapter(recommended, model_name(named), *(
+            self.file.metadata.get(key, "") for key in ("modelspec.title", "ss_output_name")))
 
     # ------------------------------------------------------------------ what it changes
 

@@ -10,6 +10,7 @@ from smalti.checkpoint.embeddings import Embedding
 from smalti.checkpoint.file_kind import listed
 from smalti.errors import CheckpointError, UnknownFamilyError, first_of
 from smalti.families import by_name
+from smalti.families.distilled import DISTILLED, Recommended
 
 LISTED_MAX = 5  # names, ranks or kinds in one line of `smalti inspect`
 
@@ -33,6 +34,7 @@ def adapter_report(path: str | Path) -> str:
         "rank": _counts(adapter.ranks),
         "alpha": _counts(alphas),
         "precision": _counts(Counter(file.dtype(name) for name in file)),
+        "few steps": str(found) if (found := adapter.distilled(_recommended(adapter))) else "",
         "embeddings": _embeddings(adapter),
         "not used": f"{len(adapter.left)}: {first_of(adapter.left, LISTED_MAX)}"
         if adapter.left else "",
@@ -56,6 +58,12 @@ def _readers(width: int) -> str:
     models = [family.title for family in by_name()
               if {text.encoder.width for text in family.texts if text.encoder.chunked} == {width}]
     return listed(models) if models else "an unknown model"
+
+
+def _recommended(adapter: AdapterFile) -> Recommended:
+    """What is recommended for models of few steps of the kind that an adapter is for."""
+    kinds = [family.recommended for family in by_name() if family.backbone.name == adapter.kind.id]
+    return kinds[0] if kinds else DISTILLED
 
 
 def _counts(found: Counter) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from smalti.families import clip, unet
 from smalti.families.autoencoder import KL
+from smalti.families.distilled import DISTILLED
 from smalti.families.joining import SINUSOIDS, contexts_fit, side_by_side, sinusoids
 from smalti.families.names import FileKind, Names
 from smalti.families.record import (
@@ -28,10 +30,20 @@ from smalti.models.config import (
     SSD1B_UNET,
     VEGA_UNET,
     ModelConfig,
+    Prediction,
 )
+from smalti.models.denoiser_config import DenoiserConfig
 
 ALIGNED = (14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113, 0.029)
 """Ten optimised noise levels: Sabour et al. 2024, "Align your steps" (arXiv:2404.14507)."""
+
+TURBO = {**DISTILLED["turbo"], "width": 512, "height": 512}
+"""SDXL Turbo itself, unlike models that were mixed with it, makes pictures of 512 pixels."""
+
+PLAIN = Defaults(size=1024)
+VELOCITY = replace(PLAIN, steps=28, guidance=5.0, sampler="euler", noise="sgm_uniform")
+"""Of models that predict the velocity, mostly down from noise alone (zero terminal SNR): NoobAI-XL
+names 28 to 35 steps of Euler's method, guidance 4 to 5; levels start at the highest."""
 
 AESTHETIC_SCORES = (6.0, 2.5)
 """What the refiner is told of the quality of a picture: of the prompt's, of the other."""
@@ -55,6 +67,10 @@ def _refiner_shows(names: Names) -> bool:
     second = "text_encoder_2" in names.components and "text_encoder" not in names.components
     return _shows(names) and (SDXL_REFINER_UNET.vector_dim in vectors or second
                               or names.has("conditioner.embedders.0.model."))
+
+
+def _defaults(denoiser: DenoiserConfig, prediction: Prediction) -> Defaults:
+    return VELOCITY if prediction == "v_prediction" else PLAIN
 
 
 def _join(config: ModelConfig, encoded: Mapping[str, Encoded],
@@ -97,7 +113,8 @@ SDXL = ModelFamily(
     agreements=lambda config: _vector_fits(config, SIZES),
     autoencoder=KL,
     vae=SDXL_VAE,
-    defaults=always(Defaults(size=1024)),
+    defaults=_defaults,
+    distilled={**DISTILLED, "sd xl turbo": TURBO, "sdxl turbo": TURBO},
     published=(SDXL_UNET, SSD1B_UNET, VEGA_UNET),
     aligned=ALIGNED,
 )
@@ -113,7 +130,7 @@ REFINER = ModelFamily(
     agreements=lambda config: _vector_fits(config, REFINER_SIZES),
     autoencoder=KL,
     vae=SDXL_VAE,
-    defaults=always(Defaults(size=1024)),
+    defaults=always(PLAIN),
     published=(SDXL_REFINER_UNET,),
     aligned=ALIGNED,
 )

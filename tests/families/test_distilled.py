@@ -1,0 +1,90 @@
+"""What names say of models and adapters that were distilled to few steps."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smalti.families.distilled import (
+    COMMON_WORDS,
+    DISTILLED,
+    DISTILLED_FLOW,
+    distilled,
+    distilled_adapter,
+    words,
+)
+
+MODELS = {  # name as published, or as people name what they mixed -> word, steps
+    "sd_xl_turbo_1.0_fp16": ("turbo", 4),
+    "sdxl_lightning_8step_unet": ("lightning", 8),
+    "juggernautXL_v9Rdphoto2Lightning": ("lightning", 4),
+    "dreamshaperXL_lightningDPMSDE": ("lightning", 4),
+    "juggernautXL_juggXILightningByRD": ("lightning", 4),
+    "RealVisXLLightning": ("lightning", 4),
+    "Hyper-SDXL-1step-Unet": ("hyper", 1),
+    "realisticVisionV60B1_v51HyperVAE": ("hyper", 8),
+    "dmd2_sdxl_4step_unet_fp16": ("dmd2", 4),
+    "bigLove_xl3DMD2": ("dmd2", 4),
+    "LCM_Dreamshaper_v7_4k": ("lcm", 6),
+    "TCD-SDXL": ("tcd", 4),
+}
+ADAPTERS = {
+    "sdxl_lightning_4step_lora": ("lightning", 4),
+    "Hyper-SD15-8steps-lora": ("hyper", 8),
+    "Hyper-FLUX.1-dev-16steps-lora": ("hyper", 16),
+    "lcm-lora-sdv1-5": ("lcm", 6),
+    "lcm-lora-sdxl": ("lcm", 6),
+    "dmd2_sdxl_4step_lora_fp16": ("dmd2", 4),
+    "TCD-SDXL-LoRA": ("tcd", 4),
+    "sd_xl_turbo_lora_v1": ("turbo", 4),
+    "FLUX.1-Turbo-Alpha": ("turbo", 4),
+}
+OTHERS = ("hyperrealism", "HyperRealism", "hyper_detailed_v2", "epicPhotogasm", "falcm",
+          "turboprop", "enlightening", "model", "", "step by step", "12 steps to heaven")
+STYLES = ("lightning", "Lightning in the sky", "turbo car", "hyper-sd", "porsche_911_turbo_v2")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_names_of_models(name: str) -> None:
+    found = distilled(DISTILLED, name)
+    assert found is not None and (found.word, found.values["steps"]) == MODELS[name]
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_names_of_adapters(name: str) -> None:
+    found = distilled_adapter(DISTILLED, name)
+    assert found is not None and (found.word, found.values["steps"]) == ADAPTERS[name]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_names_that_say_nothing(name: str) -> None:
+    assert distilled(DISTILLED, name) is None and distilled_adapter(DISTILLED, name) is None
+    assert distilled({}, name) is None
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_an_adapter_may_be_of_what_the_word_means(name: str) -> None:
+    assert distilled_adapter(DISTILLED, name) is None
+
+
+def test_hyper_adapters_that_keep_guidance() -> None:
+    found = distilled_adapter(DISTILLED, "Hyper-SDXL-12steps-CFG-lora")
+    assert found is not None and found.values["guidance"] == 5 and found.values["steps"] == 12
+
+
+def test_the_longest_of_two_words_counts() -> None:
+    table = {**DISTILLED, "sd xl turbo": {"steps": 1, "width": 512}}
+    found = distilled(table, "sd_xl_turbo_1.0")
+    assert found is not None and found.word == "sd xl turbo"
+    assert str(found) == "sd xl turbo: 1 steps, width 512"
+
+
+@settings(max_examples=30)
+@given(st.text(max_size=40))
+def test_any_text_is_a_name(name: str) -> None:
+    for table in (DISTILLED, DISTILLED_FLOW):
+        found, adapter = distilled(table, name), distilled_adapter(table, name)
+        assert adapter in (None, found)
+        if adapter is not None and adapter.word in COMMON_WORDS and not adapter.steps:
+            assert any(base in words(name) for base in ("sd", "xl", "flux"))
