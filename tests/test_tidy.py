@@ -465,6 +465,7 @@ diffusion/added_sampler
 diffusion/against_diffusers_pipeline
 diffusion/devices
 diffusion/families
+diffusion/few_steps
 diffusion/families_against_diffusers
 diffusion/memory
 diffusion/quantised

@@ -19,8 +19,6 @@ UNET = "model.diffusion_model."
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("time_embedding.cond_proj.weight", "of latent consistency models"),
-    ("time_embed.cond_proj.weight", "of latent consistency models"),
     ("class_embedding.linear_1.weight", "a class or a level of noise"),
     ("label_emb.weight", "a class or a level of noise"),
     ("input_blocks.1.0.motion_modules.0.weight", "AnimateDiff"),
@@ -58,7 +56,7 @@ def test_marks_and_what_belongs_to_training_are_left_out(tmp_path: Path, tiny_we
 
 @pytest.mark.parametrize(("component", "key", "value"), [
     ("unet", "act_fn", "gelu"), ("unet", "flip_sin_to_cos", False), ("unet", "freq_shift", 1),
-    ("unet", "time_cond_proj_dim", 256), ("unet", "class_embed_type", "projection"),
+    ("unet", "class_embed_type", "projection"),
     ("unet", "num_class_embeds", 1000), ("unet", "addition_embed_type", "image"),
     ("unet", "only_cross_attention", [True, False]), ("unet", "mid_block_scale_factor", 2.0),
     ("unet", "down_block_types", ["DownBlock2D", "SimpleCrossAttnDownBlock2D"]),

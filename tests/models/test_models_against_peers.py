@@ -77,6 +77,7 @@ UNETS = {
         TINY_UNET, block_channels=(16, 32, 48), norm_groups=4, head_dim=8,
         attention=(False, True, True), transformer_depth=(0, 2, 1), linear_projection=True,
         vector_dim=VECTOR, output_depth=((0, 0, 0), (2, 1, 1), (1, 1, 3)), middle="residual"),
+    "told of guidance": replace(TINY_UNET, res_blocks=1, guidance=True, guidance_sinusoids=32),
     "no middle": replace(TINY_UNET, res_blocks=1, middle="none"),
     "one level, context of one token": replace(
         TINY_UNET, block_channels=(24,), attention=(True,), transformer_depth=(1,), res_blocks=1),
@@ -99,10 +100,18 @@ def test_unet(name: str) -> None:
         pooled, numbers = normal(3, 2, POOLED), np.arange(2 * NUMBERS).reshape(2, -1) * 100 + 8
         inputs["vector"] = np.hstack([pooled, sinusoids(numbers, SINUSOIDS)])
         added = {"text_embeds": torch.tensor(pooled), "time_ids": torch.tensor(numbers)}
+    told = None
+    if config.guidance:
+        from diffusers import LatentConsistencyModelPipeline
+
+        inputs["guidance"] = np.array([8.5, 2.25], np.float32)
+        told = LatentConsistencyModelPipeline.get_guidance_scale_embedding(
+            None, torch.tensor(inputs["guidance"] - 1), config.guidance_sinusoids)
     found = run(graph, peer, **inputs)
     with torch.no_grad():
         expected = peer.module(torch.tensor(latent), torch.tensor(timesteps),
-                               torch.tensor(context), added_cond_kwargs=added).sample.numpy()
+                               torch.tensor(context), timestep_cond=told,
+                               added_cond_kwargs=added).sample.numpy()
     assert relative_error(found, expected) <= ERROR_MAX
 
 

@@ -95,6 +95,7 @@ def unet_arguments(config: UNetConfig, sinusoids: int = 256) -> dict[str, Any]:
         norm_num_groups=config.norm_groups,
         norm_eps=config.eps,
         use_linear_projection=config.linear_projection,
+        time_cond_proj_dim=config.guidance_sinusoids if config.guidance else None,
         **added if config.vector_dim else {},
     )
 
@@ -109,7 +110,8 @@ def controlnet_module(config: ControlNetConfig, sinusoids: int = 256) -> Any:
     from diffusers import ControlNetModel, ControlNetUnionModel
 
     unet = unet_arguments(config.unet, sinusoids)
-    for name in ("out_channels", "up_block_types", "reverse_transformer_layers_per_block"):
+    for name in ("out_channels", "up_block_types", "reverse_transformer_layers_per_block",
+                 "time_cond_proj_dim"):
         del unet[name]
     unet.update(conditioning_channels=config.image_channels,
                 conditioning_embedding_out_channels=config.hint_channels,

@@ -116,8 +116,8 @@ def _report(source: FoundModel) -> Report:
         return report
     if source.distilled:
         report = replace(report, notes=(*report.notes, f"defaults are those of "
-                                        f"{source.distilled.word} models, which its name says "
-                                        f"that it is"))
+                                        f"{source.distilled.word} models, as "
+                                        f"{source.distilled.shown}"))
     named = source.named.prediction
     if named and source.hints().prediction == named:
         report = replace(report, notes=(*report.notes, f"that it predicts {named} is what its name "

@@ -25,11 +25,13 @@ from smalti.checkpoint.layout import (
 from smalti.checkpoint.tensors import Shape, StoredTensor
 from smalti.errors import CheckpointError
 from smalti.families import ModelFamily, by_name, families, text_encoders
-from smalti.families.distilled import Distilled, distilled
+from smalti.families.distilled import Distilled, distilled, with_guidance
 from smalti.families.hints import Hints
 from smalti.families.keys import StoredRows
 from smalti.families.names import FileKind
+from smalti.families.prefixes import UNET
 from smalti.families.prefixes import VAE as AUTOENCODER_PREFIX
+from smalti.families.unet import GUIDANCE_LAYER
 from smalti.runtime.tensor_file import Tensors
 
 ALONE = {"vae": VAE, "text-encoder": TEXT}
@@ -89,9 +91,13 @@ class FoundModel:
 
     @property
     def distilled(self) -> Distilled | None:
-        """How the model was distilled to few steps, by its name; None where that says nothing."""
-        return None if self.family is None else distilled(
-            self.family.recommended, *self._names)
+        """How the model was distilled to few steps, by its name, or by a layer that others have
+        not; None where nothing tells it."""
+        if self.family is None:
+            return None
+        if f"{UNET}{GUIDANCE_LAYER}.weight" in self.tensors:
+            return with_guidance(*self._names)
+        return distilled(self.family.recommended, *self._names)
 
     @property
     def _names(self) -> tuple[str, str]:

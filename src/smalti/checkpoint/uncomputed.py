@@ -17,9 +17,6 @@ from smalti.checkpoint.tensors import StoredTensor
 from smalti.errors import first_of
 
 LAYERS = (
-    (r"time_embedding\.cond_proj\.|time_embed\.cond_proj\.",
-     "the guidance as an input, of latent consistency models (LCM); use an LCM adapter on the "
-     "model that it was made of"),
     (r"class_embedding\.|label_emb\.weight$",
      "a class or a level of noise as an input, as of unCLIP and of upscalers"),
     (r".*motion_modules\.|.*temporal_transformer\.", "motion, of AnimateDiff"),
@@ -58,7 +55,6 @@ NORMALLY: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "resnet_out_scale_factor": (1,),
         "resnet_skip_time_act": (False,),
         "resnet_time_scale_shift": ("default",),
-        "time_cond_proj_dim": (None,),
         "time_embedding_act_fn": (None,),
         "time_embedding_type": ("positional",),
         "timestep_post_act": (None,),

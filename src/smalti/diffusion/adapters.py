@@ -108,8 +108,7 @@ def few_steps(config: ModelConfig, weights: Adapted) -> tuple[ModelConfig, list[
     notes, warnings = [], []
     recommended = family_of(config).recommended
     if config.distilled is not None:
-        notes.append(f"defaults are those of {config.distilled} models, which the name of the "
-                     f"model says that it is")
+        notes.append(f"defaults are those of {config.distilled} models")
     before = config.distilled and f"the model, made for few steps itself ({config.distilled})"
     for use in weights.uses:
         found = use.adapter.distilled(recommended) if use.weight else None

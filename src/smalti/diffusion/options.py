@@ -180,7 +180,7 @@ class PictureOptions:
         usual=MODELS_OWN, label="Clip skip", later=True)
     distilled_guidance: float | None = option(
         NumberKind(0, GUIDANCE_MAX, "; 3.5 is usual"),
-        "What models such as FLUX.1 dev are told of guidance.", "guidance", usual="3.5",
+        "What models such as FLUX.1 dev are told of guidance.", "guidance", usual=MODELS_OWN,
         label="Distilled CFG Scale")
     refiner_switch: float | None = option(
         NumberKind(0, 1, expected="a share of the steps from 0 to 1, such as 0.8"),

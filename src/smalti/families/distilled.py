@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Values = Mapping[str, float | str]
 """Fields of `Hints`, which hold where the file states none."""
@@ -38,6 +38,11 @@ GUIDED = 5.0
 """Of Hyper-SD adapters that keep guidance ("CFG" in their names), for which 5 to 8 is recommended.
 """
 
+LCM_WHOLE: Values = {"steps": 4, "guidance": 1.0, "distilled_guidance": 8.5, "sampler": "lcm",
+                     "noise": "lcm"}
+"""Of latent consistency models that are told of guidance, which adapters are not; diffusers'
+`LatentConsistencyModelPipeline`."""
+
 COMMON_WORDS = ("turbo", "lightning", "hyper")
 """These mean other things, too: an adapter may be of lightning in the sky."""
 
@@ -50,15 +55,16 @@ _OTHER = r"(?![a-z]| (?:real|detail|focus))"
 @dataclass(frozen=True)
 class Distilled:
     """How a model or an adapter was distilled: the `word` for it, and what is recommended; `steps`
-    tells whether its name has their number."""
+    tells whether its name has their number, `shown` what all of this is known by."""
 
     word: str
     values: Values
     steps: bool
+    shown: str = "its name says"
 
     def __str__(self) -> str:
         told = [f"{self.values[name]:g} steps" if name == "steps" else
-                f"guidance {self.values[name]:g}" if name == "guidance" else
+                f"{name.replace('_', ' ')} {self.values[name]:g}" if "guidance" in name else
                 f"{name.replace('_', ' ')} {self.values[name]}" for name in self.values]
         return f"{self.word}: {', '.join(told)}"
 
@@ -85,12 +91,19 @@ def distilled(recommended: Recommended, *names: str) -> Distilled | None:
     word = _word(recommended, text)
     if word is None:
         return None
-    values, steps = dict(recommended[word]), _STEPS.search(text)
-    if steps is not None:
-        values["steps"] = int(steps[1])
+    found = _told(word, recommended[word], text)
     if word == "hyper" and re.search(r"(?<![a-z])cfg(?![a-z])", text):
-        values["guidance"] = GUIDED
-    return Distilled(word, values, steps is not None)
+        return replace(found, values={**found.values, "guidance": GUIDED})
+    return found
+
+
+def with_guidance(*names: str) -> Distilled:
+    """What is known of a UNet that is told of guidance, which names may say the steps of.
+
+    >>> print(with_guidance("dreamshaper_8steps"))
+    lcm: 8 steps, guidance 1, distilled guidance 8.5, sampler lcm, noise lcm
+    """
+    return _told("lcm", LCM_WHOLE, words(*names), "its layers show")
 
 
 def distilled_adapter(recommended: Recommended, *names: str) -> Distilled | None:
@@ -108,6 +121,13 @@ def distilled_adapter(recommended: Recommended, *names: str) -> Distilled | None
         return found
     of_a_model = re.search(rf"(?:sd|xl|flux)[ \d]*{found.word}", words(*names))
     return found if of_a_model else None
+
+
+def _told(word: str, values: Values, text: str, shown: str = Distilled.shown) -> Distilled:
+    """What is recommended, with the number of steps that a text has."""
+    steps = _STEPS.search(text)
+    named = {} if steps is None else {"steps": int(steps[1])}
+    return Distilled(word, {**values, **named}, steps is not None, shown)
 
 
 def _word(recommended: Iterable[str], text: str) -> str | None:

@@ -18,9 +18,19 @@ PERIOD_MAX = 10_000.0
 
 def only_context(config: ModelConfig, encoded: Mapping[str, Encoded],
                  told: Circumstances) -> dict[str, Floats]:
-    """The states of the only text encoder."""
+    """The states of the only text encoder, and guidance where the denoiser is told of it."""
     (only,) = encoded.values()
-    return {"context": only.context}
+    return {"context": only.context, **guidance_told(config, told, len(only.context))}
+
+
+def guidance_told(config: ModelConfig, told: Circumstances, rows: int) -> dict[str, Floats]:
+    """The strength of guidance for each of so many rows, for denoisers that are told of it; a
+    second model may be so where the first is not."""
+    if not config.denoiser.guidance:
+        return {}
+    usual = config.default_distilled_guidance
+    strength = usual if told.guidance is None else told.guidance
+    return {"guidance": np.full(rows, strength, np.float32)}
 
 
 def side_by_side(encoded: Iterable[Encoded]) -> Floats:

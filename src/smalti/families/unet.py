@@ -20,6 +20,8 @@ from smalti.models.tileable import tileable
 from smalti.models.unet import unet_graph
 
 HEAD_DIM = 64  # of the UNets after Stable Diffusion 1.x
+GUIDANCE_LAYER = "time_embed.cond_proj"
+"""The layer that reads the strength of guidance, of latent consistency models."""
 _WIDTH_TENSORS = ("in_layers.2.bias", "emb_layers.1.bias", "out_layers.0.bias", "out_layers.3.bias")
 
 
@@ -37,6 +39,7 @@ def unet_config(where: object, shapes: Shapes, hints: Hints, head_dim: int | Non
     blocks = most(where, "UNet's blocks per level", [blocks for _, blocks, _ in levels])
     heads, head_dim = _heads(where, widths, hints, head_dim)
     up = _depths_up(shapes, len(levels), blocks)
+    sinusoids = next(iter(sizes(shapes, re.escape(f"{UNET}{GUIDANCE_LAYER}.weight") + "$", 1)), 0)
     return UNetConfig(
         in_channels=first[1] if len(first) == 4 else known.in_channels,
         out_channels=most(where, "UNet's output", sizes(shapes, unet + r"out\.2\.\w+$", 0)),
@@ -54,6 +57,8 @@ def unet_config(where: object, shapes: Shapes, hints: Hints, head_dim: int | Non
         vector_dim=next(iter(sizes(shapes, unet + r"label_emb\.0\.0\.weight$", 1)), 0),
         output_depth=up if any(set(row) != {depth} for row, depth in zip(up, depths)) else (),
         middle=_middle(shapes),
+        guidance=sinusoids > 0,
+        guidance_sinusoids=sinusoids or known.guidance_sinusoids,
     )
 
 
@@ -150,6 +155,7 @@ _RESIDUAL = {
     "skip_connection": "conv_shortcut",
 }
 _UNET_ENDS = {
+    GUIDANCE_LAYER: "time_embedding.cond_proj",
     "time_embed.0": "time_embedding.linear_1",
     "time_embed.2": "time_embedding.linear_2",
     "label_emb.0.0": "add_embedding.linear_1",

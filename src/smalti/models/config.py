@@ -65,7 +65,9 @@ class UNetConfig(DenoiserConfig):
     residual blocks, of the depth of the last level that has any unless `depth_in_middle` is given;
     or it is one residual block, or there is none. The number of heads is `heads`, unless `head_dim`
     is given: then it is width // head_dim. `vector_dim` is the width of what is embedded beside
-    the time (Podell et al. 2023, arXiv:2307.01952, section 2.2), 0 without it.
+    the time (Podell et al. 2023, arXiv:2307.01952, section 2.2), 0 without it. With `guidance`, as
+    in latent consistency models, the strength of guidance is told to the model, too, as
+    `guidance_sinusoids` (Luo et al. 2023, arXiv:2310.04378, section 4.2).
     """
 
     in_channels: int
@@ -84,6 +86,8 @@ class UNetConfig(DenoiserConfig):
     output_depth: tuple[tuple[int, ...], ...] = ()
     middle: Literal["transformer", "residual", "none"] = "transformer"
     depth_in_middle: int | None = None
+    guidance: bool = False
+    guidance_sinusoids: int = 256
 
     part = "unet"
     tileable = True

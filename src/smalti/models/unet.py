@@ -6,6 +6,10 @@ Names are those of the original code (CompVis `openaimodel.py`): `input_blocks`,
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
 from smalti.models.config import UNetConfig
@@ -24,6 +28,8 @@ from smalti.nn import (
 )
 
 PREFIX = "model.diffusion_model"
+GUIDANCE_UNIT, GUIDANCE_PERIOD_MAX = 1000.0, 10000.0
+"""Guidance is embedded in thousandths, with sinusoids as slow as those of time."""
 TRANSFORMER_NORM_EPS = 1e-6
 """GroupNorm before a transformer; everywhere else in the UNet it is `config.eps`."""
 
@@ -33,12 +39,13 @@ def unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens: 
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
     latent f32[batch, in_channels, height, width], timesteps f32[batch] in training steps,
-    context f32[batch, tokens, context_dim] and, where the configuration has one, vector
-    f32[batch, vector_dim] -> prediction f32[batch, out_channels, height, width], which is the
-    noise or the velocity, as the model was trained. With `control` there are inputs more, the
-    outputs of a ControlNet (see `controlnet_graph`): `control.0` ... are added to what the blocks
-    on the way down hand to those on the way up, `control.middle` to what the middle makes. Raises
-    InputError for a size that cannot be halved once between each two levels.
+    context f32[batch, tokens, context_dim] and, where the configuration has them, vector
+    f32[batch, vector_dim] and guidance f32[batch] (such as 8.5) -> prediction f32[batch,
+    out_channels, height, width], which is the noise or the velocity, as the model was trained. With
+    `control` there are inputs more, the outputs of a ControlNet (see `controlnet_graph`):
+    `control.0` ... are added to what the blocks on the way down hand to those on the way up,
+    `control.middle` to what the middle makes. Raises InputError for a size that cannot be halved
+    once between each two levels.
 
     >>> from smalti.models.config import SD15
     >>> g = unet_graph(SD15.denoiser, batch=2, height=64, width=96)
@@ -75,14 +82,31 @@ def unet_inputs(g: Graph, config: UNetConfig, batch: int, height: int, width: in
 
 
 def time_embedding(timesteps: Value, config: UNetConfig) -> Value:
-    """What every residual block is told: the time, and the vector where the model reads one."""
+    """What every residual block is told: the time, and guidance and the vector where the model
+    reads them."""
     g, width = timesteps.graph, config.time_dim
     x = timestep_embedding(timesteps, config.block_channels[0])
+    if config.guidance:
+        strength = _guidance_embedding(g.input("guidance", (x.shape[0],)), config)
+        x = x + linear(strength, "time_embed.cond_proj", config.block_channels[0], bias=False)
     x = _two_linear(x, "time_embed", width)
     if config.vector_dim:
         vector = g.input("vector", (x.shape[0], config.vector_dim))
         x = x + _two_linear(vector, "label_emb.0", width)
     return x                                               # [n, time_dim]
+
+
+def _guidance_embedding(guidance: Value, config: UNetConfig) -> Value:
+    """The strength of guidance [n] less one, in thousandths, as sines and then cosines [n, f].
+
+    Frequencies fall to 1 / 10000 at the last, and are rounded as in the published code: angles are
+    of thousands, where another rounding would be seen.
+    """
+    g, half = guidance.graph, config.guidance_sinusoids // 2
+    step = np.float32(-math.log(GUIDANCE_PERIOD_MAX) / (half - 1))
+    frequencies = np.exp(np.arange(half, dtype=np.float32) * step)
+    angles = ((guidance - 1.0) * GUIDANCE_UNIT).reshape(-1, 1) * g.constant(frequencies)
+    return g.apply("concat", g.apply("sin", angles), g.apply("cos", angles), axis=1)
 
 
 def _two_linear(x: Value, name: str, features: int) -> Value:

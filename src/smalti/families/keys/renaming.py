@@ -25,6 +25,7 @@ IGNORED = re.compile(
 )
 
 _UNET_ENDS = {
+    "time_embedding.cond_proj": "time_embed.cond_proj",
     "time_embedding.linear_1": "time_embed.0",
     "time_embedding.linear_2": "time_embed.2",
     "add_embedding.linear_1": "label_emb.0.0",

@@ -7,14 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from smalti.errors import CheckpointError
 from smalti.families import clip, t5
 from smalti.families.autoencoder import KL
 from smalti.families.evidence import Shapes, Shown
 from smalti.families.hints import Hints
-from smalti.families.joining import t5_fits
+from smalti.families.joining import guidance_told, t5_fits
 from smalti.families.keys import CHROMA_DIFFUSERS, FLUX_DIFFUSERS, Table
 from smalti.families.keys.renaming import flux_name
 from smalti.families.names import FileKind, Names
@@ -127,10 +125,8 @@ def _join(config: ModelConfig, encoded: Mapping[str, Encoded],
           told: Circumstances) -> dict[str, Floats]:
     """T5's tokens, CLIP's pooled one, and the strength of guidance where the model is told it."""
     pooled = encoded["clip_l"].pooled
-    found = {"context": encoded["t5xxl"].context, "pooled": pooled}
-    if config.denoiser.guidance:
-        found["guidance"] = np.full(len(pooled), told.guidance, np.float32)
-    return found
+    return {"context": encoded["t5xxl"].context, "pooled": pooled,
+            **guidance_told(config, told, len(pooled))}
 
 
 def _agreements(config: ModelConfig) -> Iterator[Agreement]:

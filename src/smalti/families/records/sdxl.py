@@ -11,7 +11,13 @@ import numpy as np
 from smalti.families import clip, unet
 from smalti.families.autoencoder import KL
 from smalti.families.distilled import DISTILLED
-from smalti.families.joining import SINUSOIDS, contexts_fit, side_by_side, sinusoids
+from smalti.families.joining import (
+    SINUSOIDS,
+    contexts_fit,
+    guidance_told,
+    side_by_side,
+    sinusoids,
+)
 from smalti.families.names import FileKind, Names
 from smalti.families.record import (
     Agreement,
@@ -81,7 +87,7 @@ def _join(config: ModelConfig, encoded: Mapping[str, Encoded],
     """
     pooled = encoded["clip_g"].pooled
     sizes: list[float] = [told.height, told.width, 0, 0, told.height, told.width]
-    return {"context": side_by_side(encoded.values()),
+    return {"context": side_by_side(encoded.values()), **guidance_told(config, told, len(pooled)),
             "vector": np.concatenate([pooled, sinusoids([sizes] * len(pooled))], axis=1)}
 
 
