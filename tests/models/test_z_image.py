@@ -6,18 +6,35 @@ import math
 
 import numpy as np
 import pytest
-from native_regions import LEVELS, arrays_for, check_graph
+from native_regions import LEVELS, arrays_for, check_graph, relative_error
 from transformer_graphs import check_program
+from webgpu_devices import webgpu  # noqa: F401  a fixture
 
 from smalti.errors import InputError
 from smalti.graph import Graph, evaluate, verify
 from smalti.models import Z_IMAGE, ZImageConfig, z_image, z_image_block_graph, z_image_graph
+from smalti.runtime.compilation import compile_graph
+from smalti.runtime.gpu.compilation import compile_for
+from smalti.runtime.gpu.interface import Gpu
 
 TINY = ZImageConfig(hidden_size=64, heads=2, mlp_size=96, blocks=1, refiners=1, in_channels=4,
                     out_channels=4, context_dim=24, time_size=32, vector_size=32, axes=(8, 12, 12))
 
+WIDE = ZImageConfig(hidden_size=128, heads=2, mlp_size=192, blocks=1, refiners=1, in_channels=4,
+                    out_channels=4, context_dim=24, time_size=32, vector_size=32,
+                    axes=(16, 24, 24))
+"""So wide that 192 tokens are stored as halves."""
+ALLOWED = {"f16": 2e-3, "bf16": 1e-2}
 
-def given(graph: Graph, counts: list[int]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+Arrays = dict[str, np.ndarray]
+
+
+@pytest.fixture(params=["vulkan", "webgpu"])
+def gpu(request: pytest.FixtureRequest) -> Gpu:
+    return request.getfixturevalue(request.param)
+
+
+def given(graph: Graph, counts: list[int]) -> tuple[Arrays, Arrays]:
     """Inputs with texts of these numbers of tokens, zeros behind them, and parameters."""
     inputs, parameters = arrays_for(graph)
     mask = np.arange(inputs["mask"].shape[1]) < np.array(counts)[:, None]
@@ -42,7 +59,7 @@ def test_the_parameters_are_those_of_the_checkpoint() -> None:
     assert shapes["x_pad_token"] == shapes["cap_pad_token"] == (1, 3840)
 
 
-@pytest.mark.sampled
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", LEVELS)
 def test_native_code_computes_it(name: str) -> None:
     check_graph(z_image_graph(TINY, 2, 6, 4, 40), name)
@@ -80,6 +97,63 @@ def test_the_units_change_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
         graph = z_image_graph(TINY, 1, 6, 4, 5)
         found.append(evaluate(graph, *given(graph, [5]))["prediction"])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6, atol=1e-7)
+
+
+def published(graph: Graph) -> tuple[Arrays, Arrays]:
+    """Inputs, and parameters of the size that those of published models have; norms make what
+    enters a half of a block large, and large what leaves it."""
+    random = np.random.default_rng(0)
+    inputs, parameters = arrays_for(graph)
+    if "mask" in inputs:
+        inputs["mask"][:], inputs["timesteps"][:] = 1, 500
+    sizes = {"ffn_norm1": 300, "attention_norm1": 100, "norm2": 30_000}
+    for name, value in parameters.items():
+        noise = random.standard_normal(value.shape, np.float32)
+        if value.ndim == 2:
+            parameters[name] = noise / np.float32(value.shape[1] ** 0.5)
+        else:
+            size = next((size for end, size in sizes.items() if f"{end}.weight" in name), 1)
+            parameters[name] = (float(name.endswith("weight")) + noise / 10) * np.float32(size)
+    return inputs, parameters
+
+
+def off(gpu: Gpu, graph: Graph, precision: str, inputs: Arrays, parameters: Arrays) -> float:
+    """The error of what a GPU computes."""
+    program = compile_for(gpu, graph, precision=precision)
+    program.bind(parameters.__getitem__)
+    (found,), (expected,) = (each.values() for each in (
+        program.run(inputs), evaluate(graph, inputs, parameters)))
+    return relative_error(found, expected)
+
+
+@pytest.mark.sweep
+def test_activations_of_the_size_of_published_ones_fit_f16(
+        gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In other units they do not: this is why pictures of this model are black elsewhere."""
+    graph = z_image_block_graph(WIDE, 192)
+    inputs, parameters = published(graph)
+    assert off(gpu, graph, "f16", inputs, parameters) < ALLOWED["f16"]
+    monkeypatch.setattr(z_image, "STREAM_UNIT", 1.0)
+    monkeypatch.setattr(z_image, "BRANCH_UNIT", 1.0)
+    plain = z_image_block_graph(WIDE, 192)
+    assert not off(gpu, plain, "f16", inputs, parameters) < 1
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("precision", ALLOWED)
+def test_gpus_compute_it(vulkan: Gpu, precision: str) -> None:
+    graph = z_image_graph(WIDE, 1, 32, 16, 32)
+    inputs, parameters = given(graph, [30])
+    assert off(vulkan, graph, precision, inputs, parameters) < ALLOWED[precision]
+
+
+def test_bf16() -> None:
+    graph = z_image_graph(WIDE, 1, 32, 16, 32)
+    inputs, parameters = given(graph, [30])
+    program = compile_graph(graph, precision="bf16", threads=1)
+    program.bind(parameters.__getitem__)
+    expected = evaluate(graph, inputs, parameters)["prediction"]
+    assert relative_error(program.run(inputs)["prediction"], expected) < ALLOWED["bf16"]
 
 
 def test_what_no_model_has_is_refused() -> None:

@@ -91,3 +91,13 @@ class Shown:
             raise CheckpointError(f"{self.where}: {whole} channels cannot be split into parts of "
                                   f"{part}; the file is damaged or of another model")
         return whole // part
+
+    def axes(self, head_dim: int, first: float, place: float) -> tuple[int, int, int]:
+        """The channels of a head that turn with the first coordinate of a token, its row and its
+        column, by their shares. Raises CheckpointError for parts that are not even."""
+        found = int(head_dim * first), int(head_dim * place), int(head_dim * place)
+        if sum(found) != head_dim or any(axis % 2 for axis in found):
+            raise CheckpointError(
+                f"{self.where}: heads of {head_dim} channels cannot be split into even parts of "
+                f"{first:g}, {place:g} and {place:g}; expected 128, or a multiple of 32")
+        return found

@@ -33,6 +33,13 @@ def guidance_told(config: ModelConfig, told: Circumstances, rows: int) -> dict[s
     return {"guidance": np.full(rows, strength, np.float32)}
 
 
+def context_and_mask(config: ModelConfig, encoded: Mapping[str, Encoded],
+                     told: Circumstances) -> dict[str, Floats]:
+    """The states of the only text encoder, and which of them are those of the prompt."""
+    (only,) = encoded.values()
+    return {"context": only.context, "mask": only.mask}
+
+
 def side_by_side(encoded: Iterable[Encoded]) -> Floats:
     """The states of all text encoders, channels behind channels."""
     return np.concatenate([each.context for each in encoded], axis=2)

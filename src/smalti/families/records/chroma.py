@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -10,23 +9,14 @@ from smalti.families import t5
 from smalti.families.autoencoder import KL
 from smalti.families.evidence import Shapes, Shown
 from smalti.families.hints import Hints
-from smalti.families.joining import t5_fits
+from smalti.families.joining import context_and_mask, t5_fits
 from smalti.families.keys import CHROMA_DIFFUSERS
 from smalti.families.names import FileKind
-from smalti.families.record import (
-    Circumstances,
-    Encoded,
-    Floats,
-    ModelFamily,
-    ModelPart,
-    Text,
-    all_tokens,
-    always,
-)
+from smalti.families.record import ModelFamily, ModelPart, Text, all_tokens, always
 from smalti.families.records.flux import BACKBONE, SCHNELL, flux_fields, flux_layout
 from smalti.families.transformer import transformer_part
 from smalti.models.chroma import chroma_graph, chroma_modulation_graph
-from smalti.models.config import FLUX_VAE, ModelConfig
+from smalti.models.config import FLUX_VAE
 from smalti.models.transformer_config import CHROMA as CHROMA_1
 from smalti.models.transformer_config import ChromaConfig
 
@@ -54,13 +44,6 @@ def _parts(config: ChromaConfig) -> dict[str, ModelPart]:
     }
 
 
-def _join(config: ModelConfig, encoded: Mapping[str, Encoded],
-          told: Circumstances) -> dict[str, Floats]:
-    """T5's tokens, of which those of the prompt, its end and one filling token are seen."""
-    only = encoded["t5xxl"]
-    return {"context": only.context, "mask": only.mask}
-
-
 CHROMA = ModelFamily(
     name="chroma",
     title="Chroma",
@@ -70,7 +53,7 @@ CHROMA = ModelFamily(
     texts=(Text(t5.XXL, tokens=all_tokens(ROUND, 512), round_to=ROUND, masked=True),),
     backbone=replace(BACKBONE, config=chroma_config, parts=_parts,
                      layout=partial(flux_layout, CHROMA_DIFFUSERS)),
-    join=_join,
+    join=context_and_mask,
     agreements=t5_fits,
     autoencoder=KL,
     vae=FLUX_VAE,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from smalti.errors import CheckpointError
 from smalti.families import clip, t5
 from smalti.families.autoencoder import KL
 from smalti.families.evidence import Shapes, Shown
@@ -76,17 +75,8 @@ def flux_fields(found: Shown) -> dict[str, Any]:
         double_blocks=found.blocks("double_blocks"),
         in_channels=found.parts(found.size("img_in.weight", 1), 4),
         context_dim=found.size("txt_in.weight", 1),
-        axes=_axes(found.where, head_dim),
+        axes=found.axes(head_dim, INDEX_SHARE, PLACE_SHARE),
     )
-
-
-def _axes(where: object, head_dim: int) -> tuple[int, ...]:
-    """The channels of a head of Flux that turn with index, row and column: 16, 56, 56 of 128."""
-    found = (int(head_dim * INDEX_SHARE), *2 * (int(head_dim * PLACE_SHARE),))
-    if sum(found) != head_dim or any(axis % 2 for axis in found):
-        raise CheckpointError(f"{where}: heads of {head_dim} channels cannot be split into even "
-                              f"parts of 1/8, 7/16 and 7/16; expected 128, or a multiple of 32")
-    return found
 
 
 def _parts(config: FluxConfig) -> dict[str, ModelPart]:
