@@ -32,6 +32,7 @@ from smalti.models import (
     T5_XXL,
     TAESD,
     VEGA_UNET,
+    Z_IMAGE,
     ControlNetConfig,
     FluxControlNetConfig,
     MMDiTControlNetConfig,
@@ -56,6 +57,8 @@ from smalti.models import (
     upscaler_graph,
     vae_decoder_graph,
     vae_encoder_graph,
+    z_image_block_graph,
+    z_image_graph,
 )
 from smalti.models.transformer_config import T5Config
 
@@ -133,6 +136,8 @@ def published() -> Graphs:
         "FLUX.1 modulation": partial(flux_modulation_graph, FLUX_DEV, 1),
         "FLUX.1 double block": partial(flux_double_block_graph, FLUX_DEV, 1024, 256),
         "Chroma 512x512": partial(chroma_graph, CHROMA, 1, 64, 64, 256, masked=True),
+        "Z-Image 1024x1024": partial(z_image_graph, Z_IMAGE, 2, 128, 128, 64),
+        "Z-Image block": partial(z_image_block_graph, Z_IMAGE, 1024),
         "TAESD decoder 512x512": partial(taesd_decoder_graph, TAESD, 1, 64, 64),
         "TAESD encoder 512x512": partial(taesd_encoder_graph, TAESD, 1, 512, 512),
         "ESRGAN tile": partial(upscaler_graph, RrdbConfig(), 1, 128, 128),

@@ -35,7 +35,8 @@ from smalti.models.config import (
     UNetConfig,
     VaeConfig,
 )
-from smalti.models.transformer_config import FluxConfig
+from smalti.models.transformer_config import FluxConfig, ZImageConfig
+from smalti.models.z_image import STREAM_UNIT
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,43 @@ def peer_flux_double_block(config: FluxConfig, seed: int = 0) -> Peer:
     return _filled(separate.module, weights, seed)
 
 
+def peer_z_image_block(config: ZImageConfig, seed: int = 0) -> Peer:
+    """diffusers' ZImageTransformerBlock of this configuration, whose angles are real numbers: what
+    is exported to ONNX has no complex ones."""
+    from diffusers.models.transformers.transformer_z_image import ZImageTransformerBlock
+
+    separate = _peer(
+        lambda: ZImageTransformerBlock(0, config.hidden_size, config.heads, config.heads,
+                                       config.eps, qk_norm=True), lambda state: str, seed)
+    separate.module.attention.set_processor(_TurnedAttention())
+    renamed = {"attention.to_out.0": "attention.out", "attention.norm_q": "attention.q_norm",
+               "attention.norm_k": "attention.k_norm"}
+    weights = {"layers.0.attention.qkv.weight": _stacked(
+        separate.module, [f"attention.to_{part}.weight" for part in "qkv"])}
+    for name, value in separate.weights.items():
+        path, _, kind = name.rpartition(".")
+        if not path.endswith(("to_q", "to_k", "to_v")):
+            weights[f"layers.0.{renamed.get(path, path)}.{kind}"] = value
+    return _filled(separate.module, weights, seed)
+
+
+class _TurnedAttention:
+    """What diffusers' ZSingleStreamAttnProcessor computes, with angles (cos, sin)."""
+
+    def __call__(self, attention: Any, x: Any, encoder_hidden_states: Any = None,
+                 attention_mask: Any = None, freqs_cis: Any = None) -> Any:
+        """Attention of the tokens x [n, t, c] to all of them."""
+        from diffusers.models.embeddings import apply_rotary_emb
+        from torch.nn.functional import scaled_dot_product_attention
+
+        q, k, v = (project(x).unflatten(-1, (attention.heads, -1)).transpose(1, 2)
+                   for project in (attention.to_q, attention.to_k, attention.to_v))
+        q, k = (apply_rotary_emb(norm(part), freqs_cis)
+                for norm, part in ((attention.norm_q, q), (attention.norm_k, k)))
+        mixed = scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return attention.to_out[0](mixed)
+
+
 def _stacked(module: Any, names: Sequence[str]) -> np.ndarray:
     """Parameters of the module as one array, of which they are parts from now on."""
     import torch
@@ -304,9 +342,18 @@ def call_clip_text(module: Any, tokens: Any) -> Any:
 def call_flux_double_block(module: Any, img: Any, txt: Any, vec: Any, cos: Any,
                            sin: Any) -> tuple[Any, Any]:
     """Tokens of the image, tokens of the text."""
-    angles = tuple(table[0].repeat_interleave(2, dim=1) for table in (cos, sin))
-    txt, img = module(img, txt, vec, angles)
+    txt, img = module(img, txt, vec, _doubled(cos, sin))
     return img, txt
+
+
+def call_z_image_block(module: Any, x: Any, vec: Any, cos: Any, sin: Any) -> Any:
+    """Tokens, in the unit in which they are given."""
+    return module(x / STREAM_UNIT, None, _doubled(cos, sin), vec) * STREAM_UNIT
+
+
+def _doubled(cos: Any, sin: Any) -> tuple[Any, Any]:
+    """An angle for each channel instead of one a pair."""
+    return cos[0].repeat_interleave(2, dim=1), sin[0].repeat_interleave(2, dim=1)
 
 
 def call_mobilenet_v2(module: Any, image: Any) -> Any:

@@ -29,25 +29,26 @@ from smalti.models import (
     FLUX_DEV,
     SD1_UNET,
     SD15,
+    Z_IMAGE,
     ClipTextConfig,
     FluxConfig,
     MobileNetV2Config,
     UNetConfig,
     VaeConfig,
+    ZImageConfig,
     clip_text_graph,
     flux_double_block_graph,
     mobilenet_v2_graph,
     unet_graph,
     vae_decoder_graph,
     vae_encoder_graph,
+    z_image_block_graph,
 )
 
 Inputs = dict[str, np.ndarray]
 
 TIMESTEP = 681.0
 """The time that denoisers are asked about: of 0 to 999, any would do."""
-ROTARY_BASE = 10000.0
-"""The base of the angles of rotary embeddings (Su et al. 2021, arXiv:2104.09864), as in FLUX.1."""
 
 
 @dataclass(frozen=True)
@@ -126,24 +127,31 @@ def image(channels: int, height: int, width: int) -> Inputs:
     return {"image": np.random.default_rng(4).uniform(-1, 1, shape).astype(np.float32)}
 
 
-def flux_inputs(config: FluxConfig, side: int, text: int) -> Inputs:
-    """Tokens of a square image and of a text, the vector that modulates, and rotary angles.
+def grid(side: int, axes: tuple[int, ...], base: float, first: int = 0) -> Inputs:
+    """Rotary angles of side x side tokens that turn with row and column; `first` ones, and the
+    channels of the first of the `axes`, do not."""
+    still, *turning = (axis // 2 for axis in axes)
+    angles = np.zeros((1, first + side * side, sum(axes) // 2))
+    for place, pairs in zip(np.divmod(np.arange(side * side), side), turning, strict=True):
+        frequencies = base ** -(np.arange(pairs) / pairs)
+        angles[0, first:, still:still + pairs] = place[:, None] * frequencies
+        still += pairs
+    return {"cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
 
-    Text tokens stand at 0; an eighth of the pairs of channels turns with an index that is 0 for
-    all, the others with row and column.
-    """
-    pairs = config.head_dim // 2
-    still = pairs // 8
-    turning = (pairs - still) // 2
-    rows, columns = np.divmod(np.arange(side * side), side)
-    frequencies = ROTARY_BASE ** -(np.arange(turning) / turning)
-    angles = np.zeros((1, text + side * side, pairs))
-    angles[0, text:, still:still + turning] = rows[:, None] * frequencies
-    angles[0, text:, still + turning:] = columns[:, None] * frequencies
+
+def flux_inputs(config: FluxConfig, side: int, text: int) -> Inputs:
+    """Tokens of a square image and of a text, the vector that modulates, and rotary angles."""
     return {"img": normal(6, 1, side * side, config.hidden_size),
             "txt": normal(7, 1, text, config.hidden_size),
             "vec": normal(8, 1, config.hidden_size),
-            "cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
+            **grid(side, config.axes, config.rotary_base, text)}
+
+
+def z_image_inputs(config: ZImageConfig, side: int) -> Inputs:
+    """Tokens of a square image, the vector of time, and rotary angles."""
+    return {"x": normal(9, 1, side * side, config.hidden_size),
+            "vec": normal(10, 1, config.vector_size),
+            **grid(side, config.axes, config.rotary_base)}
 
 
 # ---------------------------------------------------------------------- kinds of cases
@@ -204,6 +212,13 @@ def flux_double_block(name: str, title: str, config: FluxConfig, side: int, text
                 **more)
 
 
+def z_image_block(name: str, title: str, config: ZImageConfig, side: int, **more: Any) -> Case:
+    """A block of Z-Image: side x side tokens."""
+    return Case(name, title, partial(z_image_block_graph, config, side * side),
+                partial(z_image_inputs, config, side),
+                partial(peers.peer_z_image_block, config), peers.call_z_image_block, **more)
+
+
 _CASES = (
     tiny_cnn("tiny_cnn", "TinyCNN 32x32", 32, bounds={"f32": 1.0}),
     mobilenet_v2("mobilenet_v2", "MobileNetV2 224x224", MobileNetV2Config(), 224, 224,
@@ -220,6 +235,8 @@ _CASES = (
                bounds={"f32": 0.60, "bf16": 0.80, "f32, avx2": 0.55}),
     flux_double_block("flux_block", "Flux double block, 1024 + 256 tokens", FLUX_DEV, 32, 256,
                       bounds={"f32": 0.95, "bf16": 0.95}),
+    z_image_block("z_image_block", "Z-Image block, 1024 tokens", Z_IMAGE, 32,
+                  bounds={"f32": 0.90, "bf16": 0.90}),
 )
 CASES: dict[str, Case] = {case.name: case for case in _CASES}
 """The suite, by name, in the order in which it is measured."""
