@@ -146,6 +146,32 @@ def test_the_end_of_a_job_is_told_at_once(queue: JobQueue, monkeypatch: pytest.M
     asyncio.run(scenario())
 
 
+def test_how_far_a_job_is_is_told_without_a_thread_and_the_archive(
+        queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is made pays for all that its server does meanwhile."""
+    monkeypatch.setattr(events_module, "ROUND_SECONDS", 0.001)
+    id = queue.submit({"prompt": "a"}).id
+
+    async def scenario() -> None:
+        events = Events(queue)
+        everything = events.stream()
+        await said(everything)
+        queue.take("cpu")
+        while ("queue", {"order": [], "paused": False}) not in await said(everything):
+            pass
+        monkeypatch.setattr(events, "_said", None)  # what threads run
+        monkeypatch.setattr(events, "_state_of", None)
+        one = events.stream(id)
+        queue.advance(id, step=1, steps=2)
+        for each in (one, everything):
+            (name, job), = await said(each)
+            assert (name, job["state"], job["progress"]["step"]) == ("job", "running", 1)
+            await each.aclose()
+        queue.stop()
+
+    asyncio.run(scenario())
+
+
 def test_of_a_job_only_the_last_state_waits_for_a_page(
         queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "ROUND_SECONDS", 0.001)

@@ -19,6 +19,7 @@ from served import SECONDS, opened
 from smalti.diffusion import made_picture
 from smalti.diffusion.job import PictureJob
 from smalti.errors import DeviceLostError, DeviceMemoryError, NumericsError, OutputError
+from smalti.server import worker as worker_module
 from smalti.server.archive import CANCELLED, DONE, FAILED, QUEUED, Archive, JobRecord
 from smalti.server.models import ModelFile, ModelFolders
 from smalti.server.site import ARCHIVE, Site
@@ -169,7 +170,22 @@ def test_what_only_the_model_refuses_is_an_error_of_the_job(site: Site) -> None:
     assert job.error == "InputError" and "17" in (job.message or "")
 
 
-def test_a_cancelled_job_stops_within_a_step(site: Site) -> None:
+def test_of_quick_steps_not_each_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "TOLD_SECONDS", 10 * SECONDS)
+    seen = []
+
+    def watch(id: str) -> None:
+        progress = site.queue.progress(id) if id else None
+        if progress is not None and progress.step:
+            seen.append((progress.step, progress.steps, progress.seconds_left))
+
+    with site.queue.watching(watch):
+        assert made(site, steps=4).state == DONE
+    assert [*dict.fromkeys(each[:2] for each in seen)] == [(1, 4), (4, 4)] and seen[-1][2] == 0
+
+
+def test_a_cancelled_job_stops_within_a_step(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "TOLD_SECONDS", 0.0)
     seen, reached = [], threading.Event()
 
     def watch(id: str) -> None:

@@ -195,14 +195,19 @@ async def read_json(request: Request) -> dict[str, Any] | Response:
     if not content:
         return {}
     try:
-        found = await run_in_threadpool(json.loads, content, parse_constant=_refused,
-                                        object_pairs_hook=_once)
+        found = _parsed(content) if len(content) <= SMALL_BYTES else (
+            await run_in_threadpool(_parsed, content))
     except (ValueError, RecursionError) as error:
         return problem(400, "BadRequest", f"the content is no JSON: {error}")
     if not isinstance(found, dict):
         return problem(422, "InputError", f"the content is a {type(found).__name__}; expected an "
                                           f"object")
     return found
+
+
+def _parsed(content: bytes) -> Any:
+    """What JSON says, that all readers understand alike. Raises ValueError, RecursionError."""
+    return json.loads(content, parse_constant=_refused, object_pairs_hook=_once)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

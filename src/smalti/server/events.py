@@ -42,6 +42,8 @@ JOB, QUEUE, PICTURE, MODELS = "job", "queue", "picture", "models"
 """What may change."""
 Key = tuple[str, str]
 """What changed, and its id where it has one."""
+Said = tuple[dict[Key, bytes], set[str]]
+"""What is said of changes, and the ids of the jobs that have ended."""
 
 
 def event(name: str, data: Any) -> bytes:
@@ -138,7 +140,8 @@ class Events:
                     yield b"".join(said.values())
                 else:
                     try:
-                        await asyncio.wait_for(listener.wake.wait(), ALIVE_SECONDS)
+                        async with asyncio.timeout(ALIVE_SECONDS):
+                            await listener.wake.wait()
                     except TimeoutError:
                         yield ALIVE
             if listener.pending:
@@ -176,7 +179,9 @@ class Events:
         try:
             while changed := self._collected():
                 async with self._speaking:
-                    said, ended = await asyncio.to_thread(self._said, changed)
+                    known = self._said_at_once(changed)
+                    said, ended = known if known is not None else (
+                        await asyncio.to_thread(self._said, changed))
                     for each in self._listeners:
                         each.take(said)
                         if self._queue.stopping or each.job in ended:
@@ -195,7 +200,8 @@ class Events:
     async def _pause(self) -> None:
         """Until the next round: for a while, or until a job has ended."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), ROUND_SECONDS)
+            async with asyncio.timeout(ROUND_SECONDS):  # `wait_for` makes a task each time
+                await self._hurry.wait()
         self._hurry.clear()
 
     def _collected(self) -> dict[Key, None]:
@@ -205,8 +211,23 @@ class Events:
             self._awake = bool(changed)
             return changed
 
-    def _said(self, changed: dict[Key, None]) -> tuple[dict[Key, bytes], set[str]]:
-        """What is said of changes, and the ids of the jobs that have ended."""
+    def _said_at_once(self, changed: dict[Key, None]) -> Said | None:
+        """What is said of jobs that only came further, which is known without the archive: a
+        thread for it would cost a job that is made meanwhile more than the words. None where more
+        has changed."""
+        queue = self._queue
+        if queue.turns != self._turns_told:
+            return None
+        said = {}
+        for key in changed:
+            job = queue.running_job(key[1]) if key[0] == JOB else None
+            if job is None:
+                return None
+            said[key] = event("job", job_told(queue, job, {}))
+        return said, set()
+
+    def _said(self, changed: dict[Key, None]) -> Said:
+        """What is said of changes, whatever they are."""
         queue, archive, said, ended = self._queue, self._queue.archive, {}, set()
         turned = queue.turns != self._turns_told
         self._turns_told = queue.turns
@@ -239,6 +260,8 @@ class Events:
             listener.pending, listener.behind = {}, False
             if listener.job is None:
                 text, ended = await asyncio.to_thread(self._state), False
+            elif (job := self._queue.running_job(listener.job)) is not None:
+                text, ended = event("job", job_told(self._queue, job, {})), False
             else:
                 text, ended = await asyncio.to_thread(self._state_of, listener.job)
             listener.ended = listener.ended or ended or self._queue.stopping

@@ -29,14 +29,15 @@ async def changes(site: Site, job: JobRecord, steps: bool = False,
     with site.queue.watching(tell, steps):
         while True:
             changed.clear()
-            known = await asyncio.to_thread(site.queue.known, job.id)
-            job = known or job
+            job = site.queue.running_job(job.id) or (  # without a thread where no disk is asked
+                await asyncio.to_thread(site.queue.known, job.id)) or job
             yield job
             if job.state in ENDED or site.queue.stopping:
                 return
             while not changed.is_set():
                 try:
-                    await asyncio.wait_for(changed.wait(), SILENT_SECONDS)
+                    async with asyncio.timeout(SILENT_SECONDS):
+                        await changed.wait()
                 except TimeoutError:
                     yield None
 

@@ -20,14 +20,14 @@ from smalti.errors import SmaltiError
 from smalti.server import late
 from smalti.server.archive import JobRecord
 from smalti.server.gallery import Gallery
-from smalti.server.previews import Previews, TinyDecoder, TinyDecoders
+from smalti.server.previews import JobPreviews, Previews, TinyDecoder, TinyDecoders
 from smalti.server.queue import JobQueue
 from smalti.server.times import JobTimes
 
 if TYPE_CHECKING:
     from smalti.diffusion.pipeline import Pipeline
     from smalti.diffusion.residents import Residents
-    from smalti.diffusion.result import Result
+    from smalti.diffusion.result import Result, Step
     from smalti.models.config import VaeConfig
     from smalti.server.asked import Asked
     from smalti.server.models import ModelFolders
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 PIPELINES_KEPT = 8
 """Models that stay open: their weights share the memory of the device, what is kept of the others
 is a map of their files."""
+TOLD_SECONDS = 0.02
+"""Between two steps that are told of, at least: nobody sees more, and where a step takes 8 ms, to
+tell of each takes half a percent of it."""
 RETRY_SECONDS = 1.0
 """Between two attempts to note in the archive how a job ended, on a disk that is full."""
 
@@ -124,7 +127,7 @@ class DeviceWorker:
 
     def _result(self, job: JobRecord, asked: Asked, pipe: Pipeline) -> Result | None:
         """What the last step gives; None where the job is not wanted any more."""
-        seconds = 0.0
+        seconds, told = 0.0, float("-inf")
         vae, path = pipe.config.vae, (asked.vae or asked.model).path
         shown = self._previews.of(vae, path, self._decoder(vae))
         picture = pipe.job(asked.options)
@@ -133,11 +136,10 @@ class DeviceWorker:
             while not self._queue.unwanted(job.id):
                 step = next(steps)
                 seconds += step.seconds
-                done = step.index + 1
-                preview = self._previews.keep(job.id, shown, step)
-                self._queue.advance(job.id, step=done, steps=step.total, doing="denoising",
-                                    seconds_left=seconds / done * (step.total - done),
-                                    **({} if preview is None else {"preview": preview}))
+                now = time.monotonic()
+                if now - told >= TOLD_SECONDS or step.result is not None:
+                    told = now
+                    self._tell(job, shown, step, seconds)
                 if step.result is not None:
                     self._previews.learn(path, shown, step, vae.downscale)
                     self._times.keep(job.id, picture.models.runs)
@@ -146,6 +148,14 @@ class DeviceWorker:
         finally:
             steps.close()
             self._previews.end(job.id)
+
+    def _tell(self, job: JobRecord, shown: JobPreviews, step: Step, seconds: float) -> None:
+        """Tell how far a job has come after a step, and `seconds` of all steps until then."""
+        done = step.index + 1
+        preview = self._previews.keep(job.id, shown, step)
+        self._queue.advance(job.id, step=done, steps=step.total, doing="denoising",
+                            seconds_left=seconds / done * (step.total - done),
+                            **({} if preview is None else {"preview": preview}))
 
     def _decoder(self, vae: VaeConfig) -> TinyDecoder | None:
         """A tiny autoencoder for previews, where somebody looks and there is one."""

@@ -68,7 +68,9 @@ def _making(webui: WebUi, dialect: Dialect) -> list[Route]:
         async def called(request: Request) -> Response:
             fields = await read_json(request)
             found = fields if isinstance(fields, Response) else await answer(fields, request)
-            return await asyncio.to_thread(_in_words_of, dialect, found)
+            if dialect.refused is not None and found.status_code == 422:
+                found.status_code = dialect.refused
+            return found
 
         return Route(f"{dialect.prefix}/sdapi/v1/{name}", called, methods=["POST"])
 
@@ -86,13 +88,6 @@ def _making(webui: WebUi, dialect: Dialect) -> list[Route]:
 
     return [route("txt2img", generate), route("img2img", generate),
             route("extra-single-image", enlarge), route("extra-batch-images", enlarge)]
-
-
-def _in_words_of(dialect: Dialect, found: Response) -> Response:
-    """An answer as a dialect has it."""
-    if dialect.refused is not None and found.status_code == 422:
-        found.status_code = dialect.refused
-    return found
 
 
 def _made(webui: WebUi, fields: dict[str, Any], job: JobRecord) -> Response:
