@@ -91,10 +91,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A compile cache of the tests' own, so that a first run is one."""
+    """A compile cache of the tests' own, so that a first run is one; and no models that were
+    fetched by others."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SMALTI_CACHE", str(folder))
+        patch.setenv("SMALTI_MODELS", str(folder / "models"))
         yield folder
 
 

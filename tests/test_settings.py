@@ -25,11 +25,12 @@ def test_threads_that_are_no_number_from_1_to_256(
 
 def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("SMALTI_THREADS", "SMALTI_DEVICE", "SMALTI_TARGET", "SMALTI_CACHE", "SMALTI_SHOW",
-             "SMALTI_DOCTOR")
+             "SMALTI_DOCTOR", "SMALTI_MODELS", "HF_HUB_OFFLINE", "CIVITAI_API_TOKEN")
 
     def read() -> list[object]:
         return [settings.threads(), settings.device(), settings.target(), settings.cache_folder(),
-                settings.show("graph"), settings.doctor()]
+                settings.show("graph"), settings.doctor(), settings.models_folder(),
+                settings.offline(), settings.civitai_token()]
 
     for name in names:
         monkeypatch.delenv(name, raising=False)

@@ -23,7 +23,7 @@ FILE_LINES_MAX = 600
 LAYERS = (
     "errors", "cores", "settings", "replacement", "graph", "frontend", "rewrite", "kernel", "fuse",
     "schedule", "machine", "tune", "codegen", "compiler", "runtime", "nn", "models", "families",
-    "checkpoint", "diffusion", "server", "export", "benchmark", "dojo", "cli",
+    "checkpoint", "fetch", "diffusion", "server", "export", "benchmark", "dojo", "cli",
 )
 
 # Modules that something other than an import reaches: the console script and `python -m smalti`.
@@ -454,6 +454,7 @@ cli/adapters
 cli/change
 cli/commands
 cli/models
+cli/named_models
 cli/process
 codegen/gpu/forms_on_devices
 codegen/spirv/run
@@ -473,6 +474,7 @@ diffusion/transformer_control
 dojo/dojo
 export/ggml/against_ggml
 families/new_family
+fetch/faults
 frontend/onnx/damaged_files
 frontend/onnx/exports
 frontend/onnx/half_exports

@@ -4,6 +4,7 @@
     ├── InputError              what the caller gave cannot be used (command line exit code 2)
     │   ├── CheckpointError     a model file is damaged, incomplete or of the wrong shape
     │   │   └── UnknownFamilyError   a model file is readable, but of no family that Smalti knows
+    │   ├── FetchError          a model cannot be had by its name: network, login, licence, hash
     │   ├── UnknownOptionError  no option has this name; a TypeError, too
     │   ├── UnknownDeviceError  no device of the library has this name; a KeyError, too
     │   ├── EngineError         an engine file is damaged, or does not fit this machine
@@ -49,6 +50,11 @@ class CheckpointError(InputError):
 
 class UnknownFamilyError(CheckpointError):
     """A model file is readable, but its keys and shapes belong to no family that Smalti knows."""
+
+
+class FetchError(InputError):
+    """A model cannot be had by its name: no network, no such name, a login or a licence that is
+    asked for, a full disk, or another content than its hash says."""
 
 
 class EngineError(InputError):

@@ -9,6 +9,9 @@
 | `SMALTI_TARGET`  | avx2, avx512, avx512_bf16, neon, neon_bf16; default: the best of this CPU    |
 | `SMALTI_DOCTOR`  | off: GPUs are not checked when they are first used; default: on              |
 | `SMALTI_TOKEN`   | what clients of `smalti serve` have to send; default: nothing                |
+| `SMALTI_MODELS`  | folder of models that are fetched by name; default: the platform's data one  |
+| `CIVITAI_API_TOKEN` | what civitai knows a user by, as its other clients read it                |
+| `HF_HUB_OFFLINE` | 1: nobody is asked for a model, as of the hub's own client; default: off     |
 """
 
 from __future__ import annotations
@@ -84,6 +87,23 @@ def cache_folder() -> Path:
     """Folder of the compile cache; it need not exist yet."""
     text = _variable("SMALTI_CACHE")
     return Path(text) if text else Path(platformdirs.user_cache_dir("smalti", appauthor=False))
+
+
+def models_folder() -> Path:
+    """Folder of models that were fetched by name; it need not exist yet."""
+    text = _variable("SMALTI_MODELS")
+    return Path(text) if text else Path(
+        platformdirs.user_data_dir("smalti", appauthor=False)) / "models"
+
+
+def offline() -> bool:
+    """Whether nobody is to be asked for a model: `HF_HUB_OFFLINE`, as the hub's client reads it."""
+    return (_variable("HF_HUB_OFFLINE") or "").lower() in ("1", "on", "yes", "true")
+
+
+def civitai_token() -> str | None:
+    """What civitai knows a user by: `CIVITAI_API_TOKEN`."""
+    return _variable("CIVITAI_API_TOKEN")
 
 
 def give(variables: Mapping[str, str]) -> None:

@@ -38,8 +38,9 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
                    "what is given besides counts instead.")
 @click.option("-o", "--output", default="smalti.png", show_default=True,
               help="PNG to write; %03d in the name is the number of the picture.")
-@click.option("-m", "--model", default=None, metavar="PATH",
-              help="Checkpoint (.safetensors, .ckpt, .gguf) or diffusers folder. Default: the "
+@click.option("-m", "--model", default=None, metavar="PATH|NAME",
+              help="Checkpoint (.safetensors, .ckpt, .gguf), diffusers folder, or a name to fetch "
+                   "one by (hf:OWNER/NAME, civitai:ID, a short name: smalti models). Default: the "
                    "model that ships with Smalti.")
 @click.option("--text-encoder", "text_encoders", multiple=True, metavar="PATH",
               help="File of a text encoder that the model lacks, or instead of its own; may be "
@@ -180,9 +181,12 @@ def read_controls(controls: Sequence[tuple[str, str]], strengths: Sequence[float
 
 
 def show_progress(text: str) -> None:
-    """A line that the next one replaces; on anything but a terminal, nothing."""
+    """A line that the next one replaces; on anything but a terminal only such as end with a line
+    break, which stay."""
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+    elif text.endswith("\n"):
+        click.echo(text, err=True, nl=False)
 
 
 def watch(steps: Iterator[smalti.Step]) -> smalti.Result:

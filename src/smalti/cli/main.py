@@ -32,6 +32,7 @@ from smalti.cli.export import export
 from smalti.cli.generate import generate
 from smalti.cli.inspect import inspect
 from smalti.cli.interrupt import STOPPED, raising
+from smalti.cli.models import models
 from smalti.cli.profile import profile
 from smalti.cli.run import run
 from smalti.cli.sdkit import NAME as SDKIT
@@ -74,8 +75,8 @@ def root() -> None:
     """
 
 
-for command in (generate, serve, sdkit, upscale, compile, run, inspect, convert, explain, export,
-                devices, bench, profile, tune, dojo, calibrate, doctor):
+for command in (generate, models, serve, sdkit, upscale, compile, run, inspect, convert, explain,
+                export, devices, bench, profile, tune, dojo, calibrate, doctor):
     root.add_command(command)
 
 

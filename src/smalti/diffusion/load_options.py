@@ -20,8 +20,8 @@ from smalti.tune.objective import OBJECTIVES
 
 @dataclass
 class LoadOptions:
-    """A checkpoint (a file of weights, a diffusers folder, None for the model that ships with
-    Smalti), and how it is to run.
+    """A checkpoint (a file of weights, a diffusers folder, a name that it is fetched by such as
+    "hf:org/name", None for the model that ships with Smalti), and how it is to run.
 
     `text_encoders` and `vae` are files of parts that the checkpoint does not hold, or that are
     to replace its own; which text encoder one is, is seen in it. `prediction` ("epsilon",
@@ -39,7 +39,8 @@ class LoadOptions:
     the next call in up to half of that; without `keep` each part is evicted as soon as it is done
     with, so that the next one takes over its memory. `residents` are those of another pipeline of
     the same device, whose memory this one shares. `progress` is called with a line of text
-    before and during anything that takes long. Raises InputError for an unknown device, precision
+    before and during anything that takes long; a line that is to stay, such as that of what is
+    fetched, ends with a line break. Raises InputError for an unknown device, precision
     or objective, a number of threads outside 1 to 256, and what is no path.
     """
 

@@ -25,9 +25,10 @@ from smalti.diffusion.job import PictureJob
 from smalti.diffusion.keywords import taking
 from smalti.diffusion.kinds import check_name
 from smalti.diffusion.load_options import LoadOptions
+from smalti.diffusion.named import USABLE_SHARE, budget, fetched
 from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.prompt import AdapterUse, parse
-from smalti.diffusion.request import memory_bytes, request
+from smalti.diffusion.request import request
 from smalti.diffusion.residents import Residents
 from smalti.diffusion.result import Result, Step
 from smalti.diffusion.submodels import Submodels
@@ -38,7 +39,6 @@ from smalti.runtime import Program
 from smalti.runtime.choice import described, gone, precisions
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
-USABLE_SHARE = 0.9  # of the device's memory, where nothing is said
 KEPT_SHARE = 0.5  # of the device's memory, for weights that wait for the next call
 
 
@@ -80,16 +80,19 @@ class Pipeline:
         """Open a checkpoint; nothing is compiled yet.
 
         The arguments are the fields of `LoadOptions`: `Pipeline.load("sdxl.safetensors",
-        vae="fixed.safetensors", memory="6GB")`. Raises CheckpointError for a file that is no
-        complete model of a known family, and InputError for what cannot be used.
+        vae="fixed.safetensors", memory="6GB")`. What is given by name, such as
+        `Pipeline.load("hf:org/name")`, is fetched where it is not here yet. Raises CheckpointError
+        for a file that is no complete model of a known family, FetchError for a name that nothing
+        can be had by, and InputError for what cannot be used.
         """
+        asked = fetched(asked)
         opened = checkpoint.load(SHIPPED_MODEL if asked.path is None else asked.path,
                                  asked.text_encoder_files, asked.vae, asked.prediction,
                                  asked.zero_terminal_snr)
         check_parts(opened)
         total = described(asked.device).memory_bytes
-        budget = int(USABLE_SHARE * total) if asked.memory is None else memory_bytes(asked.memory)
-        residents = asked.residents or Residents(budget, asked.device, asked.keep)
+        usable = budget(asked)
+        residents = asked.residents or Residents(usable, asked.device, asked.keep)
 
         def models(part_of: checkpoint.Checkpoint) -> Submodels:
             return Submodels(part_of, asked.precision, asked.threads, asked.progress,
@@ -102,7 +105,7 @@ class Pipeline:
             check_parts(second.checkpoint)
             check_refiner(opened, second.checkpoint)
         pipe = cls(submodels, model_name(opened.report.path),
-                   total if asked.memory is None else budget, second,
+                   total if asked.memory is None else usable, second,
                    asked.lora_folders, asked.embedding_files)
         pipe.loras = asked.loras
         return pipe

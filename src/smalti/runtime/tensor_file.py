@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -252,16 +253,24 @@ def _read_header(path: Path, expected: str) -> tuple[dict[str, TensorEntry], dic
             raise CheckpointError(
                 f"{path} cannot be read: it is not a regular file; give a model file (.safetensors)"
             )
-        file_bytes = status.st_size
         with open(path, "rb") as stream:
-            start = stream.read(32)
-            header_bytes = int.from_bytes(start[:8], "little")
-            _check_start(path, start, file_bytes, header_bytes, expected)
-            stream.seek(8)
-            text = stream.read(header_bytes)
+            return parsed_header(stream, path, status.st_size, expected)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    header = _parse_json(path, text)
+
+
+def parsed_header(stream: BinaryIO, path: str | Path, file_bytes: int, expected: str = SAFETENSORS
+                  ) -> tuple[dict[str, TensorEntry], dict[str, str]]:
+    """Where the tensors of a file are, and what it says of itself; only its header is read.
+
+    `path` is what the file is called in messages. Raises CheckpointError for anything that is not a
+    sound safetensors file of so many bytes.
+    """
+    start = stream.read(32)
+    header_bytes = int.from_bytes(start[:8], "little")
+    _check_start(path, start, file_bytes, header_bytes, expected)
+    stream.seek(8)
+    header = _parse_json(path, stream.read(header_bytes))
     metadata = _checked_metadata(path, header.pop("__metadata__", {}))
     data_start = 8 + header_bytes
     entries = {}
@@ -271,7 +280,7 @@ def _read_header(path: Path, expected: str) -> tuple[dict[str, TensorEntry], dic
     return entries, metadata
 
 
-def _check_start(path: Path, start: bytes, file_bytes: int, header_bytes: int,
+def _check_start(path: str | Path, start: bytes, file_bytes: int, header_bytes: int,
                  expected: str) -> None:
     """Refuse what cannot be a safetensors file by its first bytes and its length."""
     if file_bytes == 0:
@@ -297,7 +306,7 @@ def _check_start(path: Path, start: bytes, file_bytes: int, header_bytes: int,
         )
 
 
-def _parse_json(path: Path, text: bytes) -> dict[str, object]:
+def _parse_json(path: str | Path, text: bytes) -> dict[str, object]:
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         table = dict(pairs)
         if len(table) != len(pairs):
@@ -315,13 +324,13 @@ def _parse_json(path: Path, text: bytes) -> dict[str, object]:
     return header
 
 
-def _checked_metadata(path: Path, metadata: object) -> dict[str, str]:
+def _checked_metadata(path: str | Path, metadata: object) -> dict[str, str]:
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise CheckpointError(f"{path} has a damaged `__metadata__`; expected an object of strings")
     return metadata
 
 
-def _checked_entry(path: Path, name: str, record: object, data_start: int) -> TensorEntry:
+def _checked_entry(path: str | Path, name: str, record: object, data_start: int) -> TensorEntry:
     """One header record as a `TensorEntry`, with all its fields checked on their own."""
 
     def fail(found: str, expected: str) -> CheckpointError:
@@ -360,7 +369,7 @@ def _whole_numbers(values: object) -> bool:
 
 
 def _check_ranges(
-    path: Path, entries: dict[str, TensorEntry], data_start: int, file_bytes: int
+    path: str | Path, entries: dict[str, TensorEntry], data_start: int, file_bytes: int
 ) -> None:
     """The tensors fill the rest of the file exactly: no overlap, no hole, nothing behind it."""
     reached = data_start

@@ -101,9 +101,10 @@ def _of_a_kind(folders: Folders) -> list[Root]:
     return [Root(folder, title, of_a_kind=True) for title, folder in folders]
 
 
-def found_files(searched: Sequence[Root], warn: Warn, known: Path) -> Iterator[Candidate]:
-    """What may be a model, each file once, and not that which is `known`."""
-    seen = {_identity(known.stat())}
+def found_files(searched: Sequence[Root], warn: Warn, known: Sequence[Path]
+                ) -> Iterator[Candidate]:
+    """What may be a model, each file once, and none that is `known`."""
+    seen = {_identity(each.stat()) for each in known}
 
     def new(path: Path, usable: Callable[[int], bool]) -> bool:
         """Whether a file or folder is there, is of the right kind, and was not seen before."""

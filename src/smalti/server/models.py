@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from smalti import checkpoint
+from smalti import checkpoint, fetch
 from smalti.checkpoint import Report
 from smalti.diffusion.pipeline import SHIPPED_MODEL
 from smalti.diffusion.request import size_multiple
@@ -66,7 +66,8 @@ class ModelFile:
 
 
 class ModelFolders:
-    """The models in some folders, and the one that ships with Smalti, which is always there.
+    """The models in some folders, those that were fetched by name, and the one that ships with
+    Smalti, which is always there.
 
     `given` are folders, and files like ComfyUI's `extra_model_paths.yaml`. What is left out of
     them, and why, is told once to `warn`; `warnings` are those of the last look.
@@ -96,8 +97,9 @@ class ModelFolders:
             searched = roots(self.given, warnings.append)
             seen: dict[tuple[str, Path, int, int], ModelFile] = {}
             found: dict[tuple[str, str], ModelFile] = {}
-            shipped = Candidate(SHIPPED_MODEL.name, SHIPPED_MODEL, "smalti")
-            for each in [shipped, *found_files(searched, warnings.append, SHIPPED_MODEL)]:
+            known = [Candidate(SHIPPED_MODEL.name, SHIPPED_MODEL, "smalti"), *_fetched()]
+            for each in [*known, *found_files(searched, warnings.append,
+                                              [each.path for each in known])]:
                 try:
                     state = (each.path / INDEX if each.path.is_dir() else each.path).stat()
                 except OSError:
@@ -153,6 +155,13 @@ class ModelFolders:
 
     def _where(self) -> str:
         return ", ".join(map(str, self.given)) or "none; give --models FOLDER"
+
+
+def _fetched() -> list[Candidate]:
+    """Models that were fetched by name and are whole, by their short names or addresses."""
+    whole = [kept for kept in fetch.ModelStore().all()
+             if all(Path(each.path).exists() for each in kept.files)]
+    return [Candidate(fetch.short(kept.name), Path(kept.path), "fetched") for kept in whole]
 
 
 def _named(name: str, files: Sequence[ModelFile]) -> ModelFile | None:

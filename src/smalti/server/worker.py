@@ -215,7 +215,7 @@ class DeviceWorker:
         return pipe
 
     def _progress(self, text: str) -> None:
-        self._queue.advance(self._job, doing=text)
+        self._queue.advance(self._job, doing=text.strip())
 
     def unload(self) -> None:
         """Forget all models, so that their memory is free when the job that runs has ended."""

@@ -1,0 +1,11 @@
+"""Models by name: an address or a short name becomes files that are here, whole and right.
+
+`kept` is the way in: a name, and what is told of the way. `catalogue` has the short names, `plan`
+says what fetching one would mean, `store` what was fetched.
+"""
+
+from smalti.fetch.catalogue import address, entry, short
+from smalti.fetch.plan import FetchPlan, kept, plan
+from smalti.fetch.store import Kept, ModelStore
+
+__all__ = ["FetchPlan", "Kept", "ModelStore", "address", "entry", "kept", "plan", "short"]

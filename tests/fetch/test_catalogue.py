@@ -1,0 +1,74 @@
+"""The catalogue: its format, and what it stands for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hub_server import HubServer
+from safetensors.numpy import save
+from tiny_model import METADATA, tiny_weights
+
+from smalti.diffusion.load_options import LoadOptions
+from smalti.diffusion.named import fetched
+from smalti.errors import FetchError
+from smalti.families import families
+from smalti.fetch import catalogue
+from smalti.fetch.address import HubAddress, parsed
+
+GOOD = {"name": "a", "title": "A", "kind": "model", "source": "hf:a/b:c.safetensors"}
+
+
+def test_every_entry_can_be_used() -> None:
+    for entry in catalogue.entries().values():
+        assert entry.title and entry.licence, entry.name
+        assert entry.family in (*families(), ""), entry.name
+        assert bool(entry.family) or entry.kind != "model", entry.name
+        address = parsed(entry.source)
+        assert isinstance(address, HubAddress) and (address.file or entry.kind == "adapter")
+        assert all(needed.kind != "model" for needed in catalogue.needed(entry)), entry.name
+
+
+@pytest.mark.parametrize(("told", "said"), [
+    ({"name": "A b"}, "a name that is none"), ({"kind": "film"}, "the kind 'film'"),
+    ({"source": "a.safetensors"}, "is no|is not|names no|no hash"), ({"sha256": "12"}, "a hash or"),
+    ({"bytes": 0}, "a hash or a size"), ({"needs": {"x": "a"}}, r"needs \['x'\]"),
+    ({"needs": {"vae": "b"}}, "needs 'b', which"), ({"size": 3}, r"says \['size'\] of 'a'")])
+def test_entries_that_cannot_be_used(told: dict[str, object], said: str) -> None:
+    with pytest.raises(FetchError, match=said):
+        catalogue.read(json.dumps([{**GOOD, **told}]))
+    with pytest.raises(FetchError, match="has 'a' twice"):
+        catalogue.read(json.dumps([GOOD, GOOD]))
+
+
+def test_a_search_looks_at_names_titles_kinds_and_families() -> None:
+    assert {each.name for each in catalogue.search("flux model")} == {"flux-dev", "flux-schnell"}
+    assert catalogue.search("no such thing") == []
+
+
+def test_a_short_name_brings_what_the_model_needs(
+        hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = save(tiny_weights(), METADATA)
+    hub.repositories["org/tiny"] = {f"{name}.safetensors": model for name in ("a", "v", "t")}
+    told = [{**GOOD, "name": name, "source": f"hf:org/tiny:{name}.safetensors"}
+            for name in ("v", "t")]
+    table = catalogue.read(json.dumps([*told, {
+        **GOOD, "source": "hf:org/tiny:a.safetensors",
+        "needs": {"vae": "v", "text_encoders": ["t"], "prediction": "v_prediction"}}]))
+    monkeypatch.setattr(catalogue, "entries", lambda: table)
+    found = fetched(LoadOptions("a", device="cpu"))
+    assert [path.name for path in (found.path, found.vae, *found.text_encoders)] == [
+        "a.safetensors", "v.safetensors", "t.safetensors"]
+    assert found.prediction == "v_prediction"
+    given = fetched(LoadOptions("a", device="cpu", vae="own.safetensors", prediction="epsilon"))
+    assert given.vae == "own.safetensors" and given.prediction == "epsilon"
+
+
+def test_a_hash_that_the_catalogue_says_counts(
+        hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repositories["org/tiny"] = {"c.safetensors": save(tiny_weights(), METADATA)}
+    table = catalogue.read(json.dumps([{**GOOD, "source": "hf:org/tiny:c.safetensors",
+                                        "sha256": "0" * 64}]))
+    monkeypatch.setattr(catalogue, "entries", lambda: table)
+    with pytest.raises(FetchError, match="c.safetensors is another file now than the catalogue"):
+        fetched(LoadOptions("a", device="cpu"))
