@@ -195,6 +195,24 @@ def test_noise_that_is_known_otherwise(tmp_path: Path) -> None:
         load(path, zero_terminal_snr="yes")
 
 
+@pytest.mark.parametrize(("name", "channels", "told"), [
+    ("flux1-dev", 16, (20, 3.5, False)), ("flux1-dev-kontext_fp8_scaled", 16, (28, 2.5, True)),
+    ("FLUX.1-Krea-dev", 16, (28, 4.5, False)), ("flux1-fill-dev", 36, (20, 30.0, False)),
+    ("flux1-canny-dev", 32, (20, 30.0, False)), ("flux1-depth-dev", 32, (20, 10.0, False))])
+def test_names_tell_models_of_flux(tmp_path: Path, name: str, channels: int,
+                                   told: tuple[int, float, bool]) -> None:
+    """What they are told of guidance, and whether they read a picture as tokens."""
+    config = FAMILIES["flux"]
+    config = replace(config, denoiser=replace(config.denoiser, in_channels=channels))
+    stored = tiny.single_file(config, tiny.random_weights(config))
+    found = load(tiny.write(tmp_path / f"{name}.safetensors", stored)).config
+    assert (found.default_steps, found.default_distilled_guidance,
+            found.denoiser.reference) == told
+    assert found.distilled is None
+    titled = load(tiny.write(tmp_path / "model.safetensors", stored, {"modelspec.title": name}))
+    assert titled.config == found
+
+
 def test_playground_is_refused(tmp_path: Path) -> None:
     config = FAMILIES["sdxl"]
     stored = tiny.single_file(config, tiny.random_weights(config))

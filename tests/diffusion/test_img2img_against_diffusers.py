@@ -15,6 +15,7 @@ from PIL import Image
 from smalti import Pipeline
 from smalti.benchmark.agreement import relative_error
 from smalti.diffusion.hires import enlarged
+from smalti.models import FLUX_DEV
 
 pytestmark = pytest.mark.peers
 
@@ -51,8 +52,8 @@ def expected(base: Any, task: Any, **options: Any) -> np.ndarray:
                    if name in task.__init__.__code__.co_varnames})
     pipe.set_progress_bar_config(disable=True)
     with torch.no_grad():
-        found = pipe("a red apple", num_inference_steps=STEPS, output_type="latent", **options,
-                     generator=torch.Generator().manual_seed(7)).images
+        found = pipe(prompt="a red apple", num_inference_steps=STEPS, output_type="latent",
+                     generator=torch.Generator().manual_seed(7), **options).images
     if found.ndim == 3:
         found = pipe._unpack_latents(found, SIDE, SIDE, pipe.vae_scale_factor)
     return found.numpy()
@@ -136,6 +137,30 @@ def test_what_flux_makes_of_a_picture_is_that_of_diffusers(
     wanted = expected(base, task, guidance_scale=30.0, height=SIDE, width=SIDE, **options)
     last = ours(base, tmp_path, image=picture(), distilled_guidance=30.0, **more)
     assert relative_error(last.latents, wanted) <= ERROR_MAX
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_what_kontext_makes_of_a_picture_is_that_of_diffusers(tmp_path: Path, given: bool) -> None:
+    """Without a picture it makes one from the prompt alone."""
+    import diffusers
+
+    base = theirs.pipeline("flux")
+    options = {"image": picture()} if given else {}
+    wanted = expected(base, diffusers.FluxKontextPipeline, guidance_scale=2.5, height=SIDE,
+                      width=SIDE, max_area=SIDE**2, _auto_resize=False, **options)
+    last = ours(base, tmp_path / "flux-kontext", width=SIDE, height=SIDE, **options)
+    assert last.result.parameters.distilled_guidance == 2.5
+    assert relative_error(last.latents, wanted) <= ERROR_MAX
+
+
+def test_sizes_of_kontext_are_those_of_diffusers() -> None:
+    from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
+
+    denoiser = replace(FLUX_DEV, reference=True)
+    for width, height in [(3000, 2000), (100, 900), (640, 480), (512, 512), (1000, 1010)]:
+        wanted = min(PREFERRED_KONTEXT_RESOLUTIONS,
+                     key=lambda size: abs(width / height - size[0] / size[1]))
+        assert denoiser.sides(width, height) == wanted
 
 
 def test_latents_are_enlarged_as_torch_does() -> None:

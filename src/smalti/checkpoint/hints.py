@@ -67,6 +67,7 @@ ARCH_CONFIG: Places = {
     "steps": (("default", "steps"),),
     "guidance": (("default", "cfg_scale"),),
     "distilled_guidance": (("default", "distilled_cfg_scale"),),
+    "reference": (("transformer", "reference"),),
     "latent_size": (("default", "latent_size"),),
 }
 # In diffusers' UNet configs `attention_head_dim` is, by an old mistake, the number of heads.

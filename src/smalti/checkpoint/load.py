@@ -130,7 +130,7 @@ def _report(source: FoundModel) -> Report:
         return replace(report, absent=absent, guided=told)
     config = derive_config(source.path, family, shapes, source.hints(), source.place,
                            lambda name: tensors[name].read())
-    if source.distilled:
+    if source.distilled and source.distilled.few:
         config = replace(config, distilled=source.distilled.word)
     expected = expected_tensors(config)
     found, latent = config.denoiser.in_channels, config.vae.z_channels

@@ -38,6 +38,8 @@ ALONE = {"vae": VAE, "text-encoder": TEXT}
 """Kind of a file that holds one part alone, without a prefix or with it -> the part."""
 LATENT_TENSOR = f"{AUTOENCODER_PREFIX}decoder.conv_in.weight"
 """Shows how many channels the latents of an autoencoder have."""
+CLASS = "_class_name"
+"""What the index of a folder calls the name of its pipeline."""
 ENDINGS = (".safetensors", ".bin")
 
 
@@ -100,9 +102,10 @@ class FoundModel:
         return distilled(self.family.recommended, *self._names)
 
     @property
-    def _names(self) -> tuple[str, str]:
-        """What the model is called."""
-        return diffusers.model_name(self.path), self.metadata.get("modelspec.title", "")
+    def _names(self) -> tuple[str, ...]:
+        """What the model is called, and of a folder the pipeline that it is for."""
+        return (diffusers.model_name(self.path), *(
+            self.metadata.get(key, "") for key in ("modelspec.title", CLASS)))
 
     def place(self, text_encoder: str) -> int:
         """Which section about text encoders is that of `text_encoder`, which its family reads."""
@@ -250,8 +253,8 @@ def _open_folder(path: Path) -> FoundModel:
     whole = detect({name: tensor.shape for name, tensor in tensors.items()}, names)
     if whole is not None and kind is not None:
         whole = replace(whole, family=kind.family)  # as its denoiser alone shows
-    return FoundModel(path, "diffusers folder", tensors, whole, notes=tuple(notes), tables=tables,
-                      places=places)
+    return FoundModel(path, "diffusers folder", tensors, whole, {CLASS: str(index.get(CLASS, ""))},
+                      tuple(notes), tables, places)
 
 
 def _text_part(file: Tensors, kind: FileKind | None, taken: Iterable[str]) -> str:

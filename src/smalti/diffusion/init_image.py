@@ -117,9 +117,11 @@ def _image_guidance(options: PictureOptions, edits: bool) -> float | None:
 
 
 def _near(picture: Image.Image, config: ModelConfig) -> tuple[int, ...]:
-    """The size of a picture, as near as the model's multiples allow."""
+    """The size of a picture, or that in which the model changes it, as near as its multiples allow.
+    """
     multiple = size_multiple(config)
-    return tuple(max(1, round(extent / multiple)) * multiple for extent in picture.size)
+    return tuple(max(1, round(extent / multiple)) * multiple
+                 for extent in config.denoiser.sides(*picture.size))
 
 
 def _prepared(picture: Image.Image, mask: Picture | None, extend: Sequence[int] | None,

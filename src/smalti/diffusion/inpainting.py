@@ -8,6 +8,7 @@ repetitions). Some read the picture as channels beside the latents, behind them 
     control  z latents of the picture (FLUX.1 Canny and Depth)
     inpaint  the mask, z latents of the picture without what is masked (Stable Diffusion)
     fill     the same latents, f x f pixels of the mask as channels (FLUX.1 Fill)
+    reference  z latents of the picture, which become tokens (FLUX.1 Kontext); it may be left out
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class KnownLatents:
 
 
 def purpose(config: ModelConfig) -> str:
-    """What a denoiser is made for: "text" alone, or "edit", "control", "inpaint", "fill".
+    """What a denoiser is made for: "text" alone, or "edit", "control", "inpaint", "fill",
+    "reference".
 
     Raises InputError for one that reads other channels.
 
@@ -124,7 +126,7 @@ def check_purpose(config: ModelConfig, source: InitImage | None, larger: bool) -
     if source is not None and larger:
         raise InputError("hires is for pictures that are made from noise alone; of a picture that "
                          "is given, ask for a larger width and height")
-    if source is None and purpose(config) != "text":
+    if source is None and purpose(config) not in ("text", "reference"):
         found, latent = config.denoiser.in_channels, config.vae.z_channels
         raise InputError(f"this model reads {found} channels, {latent} of the picture that it makes"
                          f" and others of one that it is given; with a prompt alone it makes none;"
@@ -141,8 +143,8 @@ def start(models: Submodels, source: InitImage) -> Start:
     known = None if source.mask is None else largest(masked, factor)
     if kind == "text":
         return Start(change, latents, known)
-    if kind in ("edit", "control"):
-        scaled = kind == "control" or config.prediction.startswith("edm")
+    if kind in ("edit", "control", "reference"):
+        scaled = kind != "edit" or config.prediction.startswith("edm")
         return Start(change, clean, known, (latents if scaled else mean)[None])
     hidden = (masked > HALF).astype(np.float32)
     seen = to_model_space(models, encoded(models, pixels * (1 - hidden)))

@@ -62,6 +62,8 @@ class PictureNetwork:
         """What the denoiser is compiled for."""
         plain = (rows, height, width, conditioning["context"].shape[1])
         control = False if self.controls is None else self.controls.joined.control
+        if self.submodels.checkpoint.config.denoiser.reference and BESIDE in conditioning:
+            return (*plain, control, self.tiling, KEEP in conditioning, True)
         if KEEP in conditioning:
             return (*plain, control, self.tiling, True)
         return (*plain, control, self.tiling) if control or self.tiling else plain

@@ -43,6 +43,9 @@ LCM_WHOLE: Values = {"steps": 4, "guidance": 1.0, "distilled_guidance": 8.5, "sa
 """Of latent consistency models that are told of guidance, which adapters are not; diffusers'
 `LatentConsistencyModelPipeline`."""
 
+FEW_MAX = 16
+"""Steps of the longest walks that models were distilled to (Hyper-SD for FLUX.1)."""
+
 COMMON_WORDS = ("turbo", "lightning", "hyper")
 """These mean other things, too: an adapter may be of lightning in the sky."""
 
@@ -61,6 +64,11 @@ class Distilled:
     values: Values
     steps: bool
     shown: str = "its name says"
+
+    @property
+    def few(self) -> bool:
+        """Whether it makes pictures in few steps; some names tell of other things."""
+        return float(self.values.get("steps", FEW_MAX + 1)) <= FEW_MAX
 
     def __str__(self) -> str:
         told = [f"{self.values[name]:g} steps" if name == "steps" else

@@ -21,7 +21,8 @@ class Hints:
     """Values that a file states about its model; None where it says nothing.
 
     `texts` are those about its text encoders, in their order. `unet_heads` are one number, or one a
-    level. Sizes `width`, `height` are in pixels, `latent_size` in latent pixels (for both sides).
+    level. `reference` is whether another picture may be read as tokens. Sizes `width`, `height` are
+    in pixels, `latent_size` in latent pixels (for both sides).
     """
 
     texts: tuple[TextHints, ...] = ()
@@ -47,5 +48,6 @@ class Hints:
     steps: int | None = None
     guidance: float | None = None
     distilled_guidance: float | None = None
+    reference: bool | None = None
     sampler: str | None = None
     noise: str | None = None

@@ -12,9 +12,9 @@ from smalti.graph import Graph
 def transformer_part(graph: Callable[..., Graph]) -> ModelPart:
     """The part that `graph` computes: (batch, height, width, tokens), then control and others."""
     def build(batch: int, height: int, width: int, tokens: int, control: Any = False,
-              directions: str = "", gated: bool = False) -> Graph:
+              directions: str = "", gated: bool = False, referenced: bool = False) -> Graph:
         """There are no `directions`: a token knows where in the picture it stands."""
-        options = {"control": control, "gated": gated}
+        options = {"control": control, "gated": gated, "referenced": referenced}
         return graph(batch, height, width, tokens,
                      **{name: value for name, value in options.items() if value})
 

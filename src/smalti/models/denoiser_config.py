@@ -15,7 +15,8 @@ class DenoiserConfig(ABC):
 
     `in_channels` are those of the latent and of what is read behind it, `out_channels` those of the
     latent. `context_dim` is the width of the prompt's tokens. `guidance` is true for a model that
-    was distilled from guided predictions, and is told how strong guidance is to be.
+    was distilled from guided predictions, and is told how strong guidance is to be. `reference` is
+    true for one that may read the latent of another picture as tokens behind those of its own.
     """
 
     in_channels: int
@@ -24,6 +25,7 @@ class DenoiserConfig(ABC):
     hidden_size: int
     heads: int
     guidance: bool = False
+    reference: bool = False
 
     part = "transformer"
     """What the denoiser is called as a part of a model."""
@@ -59,6 +61,11 @@ class DenoiserConfig(ABC):
         The autoencoder makes one pixel of the latent of `downscale` x `downscale` pixels.
         """
         return {0: "text", latent: "control", latent + downscale**2: "fill"}
+
+    def sides(self, width: int, height: int) -> tuple[int, int]:
+        """The size in pixels in which a picture of this size is changed, before its sides become
+        multiples of what they must be multiples of."""
+        return width, height
 
     def divisions(self) -> Iterator[Division]:
         """What must divide what."""

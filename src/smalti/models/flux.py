@@ -40,7 +40,7 @@ UNSEEN = 1e38
 
 
 def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: int, *,
-               modulated: bool = False, masked: bool = False,
+               modulated: bool = False, masked: bool = False, referenced: bool = False,
                control: tuple[Places, Places] = UNCONTROLLED) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
@@ -52,18 +52,24 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
     With `modulated` an input `modulation` f32[batch, config.modulations, hidden_size] of
     `flux_modulation_graph` stands for timesteps, pooled and guidance, and the weights that make it,
     a quarter of all, are not read. With `masked` an input `mask` f32[batch, length] is 1 for tokens
-    of the text that others see. `control` holds for each double and each single block the number
-    of the input `control.double.0`, ... or `control.single.0`, ... f32[batch, height / 2 * width /
-    2, hidden_size] that is added to the image tokens behind it, -1 for none. Raises InputError for
-    an odd size, or for other numbers of blocks.
+    of the text that others see. With `referenced` the latent is followed by that of another picture
+    of the same size, as channels more, which become tokens of their own. `control` holds for each
+    double and each single block the number of the input `control.double.0`, ... or
+    `control.single.0`, ... f32[batch, height / 2 * width / 2, hidden_size] that is added to the
+    image tokens behind it, -1 for none. Raises InputError for an odd size, for other numbers of
+    blocks, or for controls beside another picture.
 
     >>> from smalti.models import FLUX_DEV
     >>> g = flux_graph(FLUX_DEV, batch=1, height=128, width=96, length=512)
     >>> list(g.inputs), g.outputs["prediction"].shape
     (['latent', 'context', 'timesteps', 'pooled', 'guidance'], (1, 16, 128, 96))
     """
-    g, tokens = Graph("flux"), height // PATCH * (width // PATCH)
-    latent = g.input("latent", (batch, config.in_channels, height, width))
+    g, pictures = Graph("flux"), 1 + referenced
+    tokens = pictures * (height // PATCH) * (width // PATCH)
+    latent = g.input("latent", (batch, pictures * config.in_channels, height, width))
+    if referenced and control != UNCONTROLLED:
+        raise InputError("ControlNets steer models that make a picture from a prompt alone; leave "
+                         "them out where another picture is read")
     context = g.input("context", (batch, length, config.context_dim))
     source = _given(g, config, batch) if modulated else computed(g, config, batch, PREFIX)
     mask = hidden_scores(g.input("mask", (batch, length)), tokens) if masked else None
@@ -85,8 +91,8 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
             x = _controlled(x, single[i])
         with g.scope("final_layer"):
             shift, scale = source("adaLN_modulation.1", config.modulations - 2, 2)
-            g.output("prediction", _final_layer(rows(x, length, x.shape[1]), shift, scale, height,
-                                                width, config))
+            own = rows(x, length, length + tokens // pictures)
+            g.output("prediction", _final_layer(own, shift, scale, height, width, config))
     return g
 
 
@@ -210,7 +216,8 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
     """Tokens of the image and of the text [n, t, c], and the angles of all, text first.
 
     Text tokens, and those of `first` [n, k, c] before them, stand at 0 on all axes, image tokens at
-    (0, row, column). Raises InputError for a latent of odd size, or axes that do not make up a
+    (0, row, column), and those of a second picture, whose latent is behind that of the first, at
+    (1, row, column). Raises InputError for a latent of odd size, or axes that do not make up a
     head.
     """
     (_, _, height, width), g = latent.shape, latent.graph
@@ -220,13 +227,26 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
     if sum(config.axes) != config.head_dim:
         raise InputError(f"rotary axes of {config.axes} channels do not make up a head of "
                          f"{config.head_dim}")
-    img = linear(patches(latent, PATCH), "img_in", config.hidden_size)
+    pictures = _pictures(latent, config)
+    seen = [patches(picture, PATCH) for picture in pictures]
+    img = seen[0] if len(seen) == 1 else g.apply("concat", *seen, axis=1)
+    img = linear(img, "img_in", config.hidden_size)
     txt = linear(context, "txt_in", config.hidden_size)
     if first is not None:
         txt = g.apply("concat", first, txt, axis=1)
-    angles = grid_angles(g, (height // PATCH, width // PATCH), txt.shape[1], config.axes,
+    grid = (len(pictures), height // PATCH, width // PATCH)
+    angles = grid_angles(g, grid if len(pictures) > 1 else grid[1:], txt.shape[1], config.axes,
                          config.rotary_base)
     return img, txt, *angles
+
+
+def _pictures(latent: Value, config: FluxConfig) -> list[Value]:
+    """The latents that are channels behind each other, each [n, in_channels, h, w]."""
+    width, channels = config.in_channels, latent.shape[1]
+    if channels == width:
+        return [latent]
+    return [latent.graph.apply("slice", latent, axis=1, start=start, end=start + width)
+            for start in range(0, channels, width)]
 
 
 def control_inputs(g: Graph, prefix: str, places: Places, blocks: int,

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from smalti.models.denoiser_config import DenoiserConfig, Division
@@ -45,6 +45,11 @@ class T5Config:
                 f" vocabulary {self.vocab_size}")
 
 
+KONTEXT_SIDES = ((672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248),
+                 (880, 1184), (944, 1104), (1024, 1024))
+"""Pixels of the sides of pictures that FLUX.1 Kontext was trained with, either way round."""
+
+
 @dataclass(frozen=True)
 class FluxConfig(DenoiserConfig):
     """Flux.1 (Black Forest Labs 2024; Esser et al. 2024, arXiv:2403.03206).
@@ -53,7 +58,8 @@ class FluxConfig(DenoiserConfig):
     with the latent of a control picture behind, 96 for Fill (the latent, that of the masked
     picture, the mask of 8 x 8 pixels). `guidance` is whether the model was distilled from guided
     predictions and is told their strength. `axes` are the channels of a head that turn with
-    index, row and column.
+    index, row and column. Kontext has a `reference`: tokens of the picture that it changes stand
+    behind those of the latent, with index 1 (Black Forest Labs 2025, arXiv:2506.15742).
     """
 
     hidden_size: int
@@ -69,11 +75,27 @@ class FluxConfig(DenoiserConfig):
     guidance: bool = True
     axes: tuple[int, ...] = (16, 56, 56)
     rotary_base: float = 10000.0
+    reference: bool = False
 
     @property
     def head_dim(self) -> int:
         """Channels per attention head."""
         return self.hidden_size // self.heads
+
+    def purposes(self, latent: int, downscale: int) -> Mapping[int, str]:
+        """Channels behind those of the latent -> what for; Kontext reads a picture as tokens."""
+        return {0: "reference"} if self.reference else super().purposes(latent, downscale)
+
+    def sides(self, width: int, height: int) -> tuple[int, int]:
+        """For Kontext the size that it was trained with whose shape is nearest.
+
+        >>> replace(FLUX_DEV, reference=True).sides(3000, 2000)
+        (1248, 832)
+        """
+        if not self.reference:
+            return width, height
+        sizes = sorted({size for pair in KONTEXT_SIDES for size in (pair, pair[::-1])})
+        return min(sizes, key=lambda size: abs(width / height - size[0] / size[1]))
 
     @property
     def packed_channels(self) -> int:

@@ -1,4 +1,4 @@
-"""FLUX.1 dev, schnell, Fill, Canny and Depth (Black Forest Labs 2024)."""
+"""FLUX.1 dev, schnell, Fill, Canny, Depth, Kontext and Krea (Black Forest Labs 2024, 2025)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from smalti.families import clip, t5
 from smalti.families.autoencoder import KL
+from smalti.families.distilled import DISTILLED_FLOW, Recommended
 from smalti.families.evidence import Shapes, Shown
 from smalti.families.hints import Hints
 from smalti.families.joining import guidance_told, t5_fits
@@ -46,6 +47,20 @@ SCHNELL = Defaults(size=1024, steps=4, guidance=1.0, sampler="euler", noise="tra
 DEV = replace(SCHNELL, flow_shift=None, steps=20)
 """Of models that are told the strength of guidance; others are distilled to few steps."""
 
+CHANGING = replace(DEV, distilled_guidance=30.0)
+"""Of Fill and Canny, which read a picture as channels; Depth takes 10."""
+
+NAMED: Recommended = {
+    **DISTILLED_FLOW,
+    "turbo": {"steps": 8, "guidance": 1.0},
+    "kontext": {"steps": 28, "distilled_guidance": 2.5, "reference": True},
+    "krea": {"steps": 28, "distilled_guidance": 4.5},
+    "depth dev": {"distilled_guidance": 10.0},
+    "depth lora": {"distilled_guidance": 10.0},
+}
+"""What names tell beside how a model was distilled, each as on the page of the published model;
+FLUX.1 Turbo Alpha is of 8 steps."""
+
 
 def flux_config(where: object, shapes: Shapes, hints: Hints) -> FluxConfig:
     """The transformer of Flux.1. Raises CheckpointError where a number cannot be seen."""
@@ -55,6 +70,7 @@ def flux_config(where: object, shapes: Shapes, hints: Hints) -> FluxConfig:
         **condition_fields(found),
         single_blocks=found.blocks("single_blocks"),
         out_channels=found.parts(found.size("final_layer.linear.weight", 0), 4),
+        reference=bool(hints.reference),
     )
 
 
@@ -135,7 +151,9 @@ def _shows_dev(names: Names) -> bool:
 
 
 def _defaults(denoiser: FluxConfig, prediction: Prediction) -> Defaults:
-    return DEV if denoiser.guidance else SCHNELL
+    if not denoiser.guidance:
+        return SCHNELL
+    return CHANGING if denoiser.in_channels > FLUX_VAE.z_channels else DEV
 
 
 def _tokens(denoiser: FluxConfig) -> tuple[int, int]:
@@ -168,5 +186,6 @@ FLUX = ModelFamily(
     vae=FLUX_VAE,
     prediction="flow",
     defaults=_defaults,
+    distilled=NAMED,
     published=(FLUX_DEV, FLUX_SCHNELL),
 )
