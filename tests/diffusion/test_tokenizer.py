@@ -62,7 +62,7 @@ def test_a_word_may_be_cut_inside():
 def test_merges_are_those_of_the_file():
     with gzip.open(tokenizer.MERGES_PATH, "rt", encoding="utf-8") as file:
         lines = file.read().split("\n")[1 : tokenizer.MERGES + 1]
-    assert list(tokenizer._merges().ranks) == lines and len(lines) == 48894
+    assert list(tokenizer._merges().lines) == lines and len(lines) == 48894
 
 
 LONG = {
@@ -89,11 +89,12 @@ def test_long_prompts_are_quick(what):
 def simple_word(word):
     """Byte-pair encoding by the book: all pairs are looked at before every merge."""
     merges = tokenizer._merges()
+    ranks = {line: rank for rank, line in enumerate(merges.lines)}
     pieces = [merges.symbols[byte] for byte in word.encode()]
     pieces[-1] += "</w>"
     while len(pieces) > 1:
         ranked = [
-            (merges.ranks.get(f"{a} {b}"), i)
+            (ranks.get(f"{a} {b}"), i)
             for i, (a, b) in enumerate(zip(pieces, pieces[1:], strict=False))
         ]
         ranked = [(rank, i) for rank, i in ranked if rank is not None]
@@ -107,7 +108,7 @@ def simple_word(word):
 def simple_numbers(word):
     merges = tokenizer._merges()
     numbers = dict(merges.numbers)
-    for rank, pair in enumerate(merges.ranks):
+    for rank, pair in enumerate(merges.lines):
         numbers[pair.replace(" ", "")] = 512 + rank
     return numbers, simple_word(word)
 
@@ -132,10 +133,10 @@ def clip_tokenizer():
 
     merges = tokenizer._merges()
     vocabulary = dict(merges.numbers)
-    for rank, pair in enumerate(merges.ranks):
+    for rank, pair in enumerate(merges.lines):
         vocabulary[pair.replace(" ", "")] = 512 + rank
     vocabulary |= tokenizer.SPECIAL
-    pairs = [tuple(pair.split(" ")) for pair in merges.ranks]
+    pairs = [tuple(pair.split(" ")) for pair in merges.lines]
     return CLIPTokenizer(vocab=vocabulary, merges=pairs)
 
 

@@ -30,6 +30,7 @@ KOHYA_TRUE = "True"
 NAMED_V = re.compile(r"(?<![a-z])v ?pred(?:iction)?(?![a-z])")
 NAMED_ZERO = re.compile(r"(?<![a-z])z(?:t|ero )?snr(?![a-z])")
 ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu"}
+GATES = {"silu": "silu"}
 
 
 # hint -> places to look, first found wins; a place is a section and a key of it
@@ -41,6 +42,15 @@ TEXT: Places = {
     "eps": (("", "layer_norm_eps"),),
 }
 """Places in the section of a text encoder."""
+
+LANGUAGE: Places = {
+    "heads": (("", "num_attention_heads"),),
+    "eps": (("", "rms_norm_eps"),),
+    "head_dim": (("", "head_dim"),),
+    "rotary_base": (("", "rope_theta"), ("rope_parameters", "rope_theta")),
+    "gate": (("", "hidden_act"), ("", "hidden_activation")),
+}
+"""Places in that of a language model, which is told by its `rms_norm_eps`."""
 
 TEXT_SECTIONS = ("text", "text_2", "text_3")
 TEXT_FOLDERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
@@ -174,7 +184,7 @@ def arch_config(hints: Hints) -> str:
 
     enter(hints, ARCH_CONFIG)
     for section, text in zip(TEXT_SECTIONS, hints.texts, strict=False):
-        enter(text, TEXT, section)
+        enter(text, TEXT if text.rotary_base is None else LANGUAGE, section)
     return json.dumps(tables)
 
 
@@ -184,8 +194,9 @@ def _text_hints(where: object, tables: Tables, sections: tuple[str, ...]) -> tup
     found = []
     for section in sections:
         table = tables.get(section)
-        clip = isinstance(table, dict) and "num_heads" not in table
-        found.append(read_hints(TextHints, f"{where}: {section}", table, TEXT) if clip
+        stated = isinstance(table, dict) and "num_heads" not in table
+        places = LANGUAGE if isinstance(table, dict) and "rms_norm_eps" in table else TEXT
+        found.append(read_hints(TextHints, f"{where}: {section}", table, places) if stated
                      else TextHints())
     return tuple(found)
 
@@ -224,6 +235,8 @@ def _checked(label: str, hint: str, kind: str, value: object) -> object:
         return _choice(label, value, PREDICTIONS)
     if hint == "activation":
         return _choice(label, value, ACTIVATIONS)
+    if hint == "gate":
+        return _choice(label, value, GATES)
     if hint == "beta_schedule":
         return _choice(label, value, {"scaled_linear": "scaled_linear"})
     if kind.startswith("int"):

@@ -15,6 +15,7 @@ from smalti.checkpoint.hints import Tables
 from smalti.checkpoint.layout import DENOISER, VAE, inside
 from smalti.checkpoint.tensors import StoredTensor
 from smalti.errors import first_of
+from smalti.families import text_encoders
 
 LAYERS = (
     (r"class_embedding\.|label_emb\.weight$",
@@ -69,6 +70,7 @@ NORMALLY: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "mid_block_add_attention": (True,),
         "up_block_types": ("UpDecoderBlock2D",),
     },
+    "text_encoder": {"rope_scaling": (None,), "use_sliding_window": (False,)},
     "scheduler": {"trained_betas": (None,)},
 }
 """Component of a folder -> key of its configuration -> the values that are computed, the first one
@@ -85,7 +87,11 @@ def layers(tensors: Mapping[str, StoredTensor], left: Iterable[str]) -> list[str
     autoencoder's encoder and decoder.
     """
     kinds: dict[str, list[str]] = {}
+    texts = {each.inside: each.known for each in text_encoders().values() if each.known}
     for name in left:
+        start = next(filter(name.startswith, texts), None)
+        if start is not None and not re.fullmatch(texts[start], name.removeprefix(start)):
+            kinds.setdefault("", []).append(tensors[name].stored_names[0])
         below = name.removeprefix(inside(DENOISER))
         coder = name.removeprefix(inside(VAE)).startswith(CODERS) and name.startswith(inside(VAE))
         if math.prod(tensors[name].shape) > 1 and (below != name or coder):

@@ -6,12 +6,12 @@ they give is put together as the family of the model wants it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smalti.diffusion import t5_tokenizer
+from smalti.diffusion import byte_bpe, t5_tokenizer
 from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.emphasis import weighted
 from smalti.diffusion.prompt import Chunk, Prompt, Span, Vector, filled, parse
@@ -25,7 +25,8 @@ from smalti.families.parts import TEXTS
 from smalti.families.record import Circumstances, Encoded
 from smalti.models.config import ModelConfig
 
-TOKENIZERS = {"t5": t5_tokenizer.shipped}
+TOKENIZERS: Mapping[str, Callable[[], t5_tokenizer.T5Tokenizer | byte_bpe.ByteBpe]] = {
+    "t5": t5_tokenizer.shipped, "qwen3": byte_bpe.qwen3, "qwen2": byte_bpe.qwen2}
 """Name of a tokenizer of plain texts -> what makes it; see `TextEncoder.tokenizer`."""
 SHOWN_MAX = 200  # characters of a text that is quoted in a warning
 TEXT_BATCH = 2
@@ -218,12 +219,14 @@ class Encoder:
         """The plain text of each reading, and warnings about what of it was not read."""
         text = self.text
         low, high = text.tokens(self.submodels.checkpoint.config.denoiser)
-        encode = TOKENIZERS[text.encoder.tokenizer]().encode
-        read = [encode(text.template.format(reading.text), high) for reading in readings]
+        tokenizer = TOKENIZERS[text.encoder.tokenizer]()
+        read = [tokenizer.encode(text.template.format(reading.text), high) for reading in readings]
+        behind = text.template.partition("{}")[2]  # the prompt, as it may be cut off
         cut = [f"{reading.what} is longer than the {tokens.count} tokens that the model reads; not "
-               f"read: {_shortened(tokens.cut)!r}"
-               for reading, tokens in zip(readings, read, strict=True) if tokens.cut]
-        length = max(tokens.count + 1 for tokens in read)
+               f"read: {_shortened(tokens.cut.removesuffix(behind))!r}"
+               for reading, tokens in zip(readings, read, strict=True)
+               if len(tokens.cut) > len(behind)]
+        length = max(tokens.count + tokenizer.ends for tokens in read)
         if text.round_to:
             length = min(-(-(length + text.masked) // text.round_to) * text.round_to, high)
         else:
@@ -235,6 +238,10 @@ class Encoder:
             inputs["mask"] = (places <= ends).astype(np.float32)
             mask = (places <= ends + 1).astype(np.float32)[:, text.dropped:]
         context = self._run((length,), inputs)["context"][:, text.dropped:]
+        if text.only_valid:
+            counts = [[tokens.count + tokenizer.ends] for tokens in read]
+            mask = (np.arange(length) < np.array(counts)).astype(np.float32)[:, text.dropped:]
+            context = context * mask[..., None]
         return Encoded(context, mask=mask), cut
 
     def _run(self, shape: tuple[int, ...], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

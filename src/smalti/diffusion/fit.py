@@ -11,9 +11,6 @@ from smalti.families import family_of
 from smalti.families.record import Agreement
 from smalti.models.config import ClipTextConfig, ModelConfig
 
-T5_VOCABULARY = 32100
-"""Tokens that texts become with T5's vocabulary; models have rows for some more."""
-
 HIRES_SIDE_MIN = 512
 """Side of the default picture from which on a second pass at a larger size serves. Models that were
 trained on smaller ones make textures of shapes there, as the one that ships with Smalti does: its
@@ -74,13 +71,14 @@ def size_warnings(config: ModelConfig, width: int, height: int,
 
 def _texts(config: ModelConfig) -> Iterator[Agreement]:
     """What the tokenizers ask of the text encoders."""
-    for text in config.texts.values():
+    for name, text in config.texts.items():
+        encoder = family_of(config).text(name).encoder
         if isinstance(text, ClipTextConfig):
             yield "tokens of the text encoder", text.vocab_size, "of CLIP's vocabulary", VOCABULARY
             yield "positions of the text encoder", text.positions, "of CLIP's prompts", POSITIONS
         else:
-            yield "tokens of the text encoder", text.vocab_size, "at least of T5's", max(
-                text.vocab_size, T5_VOCABULARY)
+            yield ("tokens of the text encoder", text.vocab_size, "at least of its tokenizer's",
+                   max(text.vocab_size, encoder.tokens))
 
 
 def _denoiser(config: ModelConfig) -> Iterator[Agreement]:

@@ -51,6 +51,9 @@ class T5Tokenizer:
     numbers; `characters` is SentencePiece's table of replacements.
     """
 
+    ends = 1
+    """Tokens that are put behind a text."""
+
     def __init__(self, pieces: list[tuple[str, float]], characters: bytes) -> None:
         self._pieces = {piece: (number, score) for number, (piece, score) in enumerate(pieces)
                         if number > UNKNOWN}

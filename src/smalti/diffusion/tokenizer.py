@@ -9,7 +9,6 @@ that is how the programs that prompts are shared from read them.
 
 from __future__ import annotations
 
-import heapq
 import re
 import unicodedata
 import zlib
@@ -17,8 +16,11 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
+from smalti.diffusion.byte_pairs import Ranks, byte_symbols, merged, outline
+
 MERGES_PATH = Path(__file__).parents[1] / "assets" / "bpe_simple_vocab_16e6.txt.gz"
 MERGES = 49152 - 256 - 2  # the file holds more; the vocabulary uses these
+FIRST_MERGE = 2 * 256  # number of the token that the first pair makes, behind those of bytes
 MERGES_BYTES_MAX = 1_000_000  # unpacked, this many bytes hold them all
 
 VOCABULARY = 49408  # of CLIP: 49152 and 256 byte pairs, with the two marks of start and end
@@ -29,7 +31,7 @@ SPECIAL = {"<|startoftext|>": START, "<|endoftext|>": END}
 
 # Unicode's White_Space; Python's own \s also holds the separators U+001C to U+001F
 _BLANK = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
-# over ASCII only: `_outline` has replaced all other letters by z and numbers by 0
+# over ASCII only: `outline` has replaced all other letters by z and numbers by 0
 _WORD = re.compile(
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[a-z]+|[0-9]|[^ a-z0-9]+"
 )
@@ -90,29 +92,18 @@ def _normalise(text: str) -> str:
 
 def _words(text: str):
     """(position, token numbers) of each word of a normalised text, one after the other."""
-    for match in _WORD.finditer(_outline(text)):
+    for match in _WORD.finditer(outline(text)):
         word = text[match.start() : match.end()]
         yield match.start(), (SPECIAL[word],) if word in SPECIAL else _word_ids(word)
 
 
-def _outline(text: str) -> str:
-    """The text with each letter outside ASCII as z, each number as 0, all else there as ~."""
-    if text.isascii():
-        return text
-    table = {}
-    for character in set(text):
-        if not character.isascii():
-            table[ord(character)] = {"L": "z", "N": "0"}.get(
-                unicodedata.category(character)[0], "~"
-            )
-    return text.translate(table)
-
-
 @dataclass(frozen=True)
 class _Merges:
-    """Rank of each mergeable pair, as "left right"; and symbol and number of each byte."""
+    """The pairs of the table as "left right", their ranks by the numbers of both, and symbol and
+    number of each byte."""
 
-    ranks: dict[str, int]
+    lines: tuple[str, ...]
+    ranks: Ranks
     symbols: tuple[str, ...]
     numbers: dict[str, int]
 
@@ -121,55 +112,24 @@ class _Merges:
 def _merges() -> _Merges:
     packed = MERGES_PATH.read_bytes()
     text = zlib.decompressobj(wbits=31).decompress(packed, MERGES_BYTES_MAX).decode("utf-8")
-    lines = text.split("\n", MERGES + 1)[1 : MERGES + 1]
-    symbols = _byte_symbols()
+    lines = tuple(text.split("\n", MERGES + 1)[1 : MERGES + 1])
+    symbols = byte_symbols()
     order = sorted(symbols)
     ends = [symbol + "</w>" for symbol in order]
     numbers = {symbol: number for number, symbol in enumerate([*order, *ends])}
-    return _Merges(dict(zip(lines, range(MERGES), strict=True)), symbols, numbers)
-
-
-def _byte_symbols() -> tuple[str, ...]:
-    """A printable character for each byte: itself where it is one, else one from U+0100 on."""
-    kept = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
-    others = iter(range(0x100, 0x200))
-    return tuple(chr(byte if byte in kept else next(others)) for byte in range(256))
+    known, ranks = dict(numbers), {}
+    for rank, line in enumerate(lines):
+        left, right = line.split(" ")
+        known[left + right] = FIRST_MERGE + rank
+        ranks[known[left], known[right]] = rank
+    return _Merges(lines, ranks, symbols, numbers)
 
 
 @lru_cache(maxsize=8192)
 def _word_ids(word: str) -> tuple[int, ...]:
-    """Byte-pair encoding of one word: the pair of lowest rank is merged until none is left.
-
-    Candidate pairs wait in a heap and symbols form a linked list, so that a word of n bytes takes
-    n log n steps. The symbol at a place dies when it is merged into the one before it.
-    """
+    """Byte-pair encoding of one word, the last symbol of which is marked as such."""
     merges = _merges()
-    ranks = merges.ranks
     pieces = [merges.symbols[byte] for byte in word.encode("utf-8", "replace")]
     pieces[-1] += "</w>"
-    numbers = [merges.numbers[piece] for piece in pieces]
-    count = len(pieces)
-    after = list(range(1, count + 1))
-    before = list(range(-1, count - 1))
-    heap = []
-    for place in range(count - 1):
-        rank = ranks.get(f"{pieces[place]} {pieces[place + 1]}")
-        if rank is not None:
-            heap.append((rank, place, pieces[place], pieces[place + 1]))
-    heapq.heapify(heap)
-    while heap:
-        rank, left, first, second = heapq.heappop(heap)
-        right = after[left]
-        if pieces[left] != first or right == count or pieces[right] != second:
-            continue  # one of the two has been merged since
-        pieces[left], pieces[right] = first + second, ""
-        numbers[left] = 2 * 256 + rank
-        after[left] = right = after[right]
-        if right < count:
-            before[right] = left
-        for a, b in ((before[left], left), (left, right)):
-            if a >= 0 and b < count:
-                rank = ranks.get(f"{pieces[a]} {pieces[b]}")
-                if rank is not None:
-                    heapq.heappush(heap, (rank, a, pieces[a], pieces[b]))
-    return tuple(number for piece, number in zip(pieces, numbers, strict=True) if piece)
+    return merged([merges.numbers[piece] for piece in pieces], merges.ranks,
+                  range(FIRST_MERGE, FIRST_MERGE + MERGES))

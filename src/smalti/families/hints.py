@@ -9,11 +9,17 @@ from smalti.models.config import Prediction
 
 @dataclass(frozen=True)
 class TextHints:
-    """Values that a file states about a text encoder; None where it says nothing."""
+    """Values that a file states about a text encoder; None where it says nothing.
+
+    `head_dim`, `rotary_base` and `gate` (the activation of gated MLPs) are of language models.
+    """
 
     heads: int | None = None
     activation: str | None = None
     eps: float | None = None
+    head_dim: int | None = None
+    rotary_base: float | None = None
+    gate: str | None = None
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,9 @@ class TextEncoder:
     inside        what its parameters begin with
     prefixes      what its tensors begin with in files that hold several parts
     alone         what names in a file of it alone may begin with
-    tokenizer     "clip" (chunks of 77 tokens, each with a weight) or "t5" (the plain text)
+    tokenizer     "clip" (chunks of 77 tokens, each with a weight), or one that reads the plain
+                  text: "t5", "qwen3", "qwen2"
+    tokens        the numbers of tokens that its tokenizer gives are below this one
     padding       the token that fills up a chunk behind the end of a prompt; None for more ends
     config        (file for messages, shapes, what is stated, how a family reads it) -> its
                   hyperparameters
@@ -81,6 +83,8 @@ class TextEncoder:
                   its code bases
     graph         (hyperparameters, how a family reads it) -> the graph for a shape
     spelled       its layers as trainers of adapters spell them
+    known         a regular expression of all names below its prefix that its published models have,
+                  whether they are read or not: a file with others is refused. None: all are taken
     """
 
     name: str
@@ -96,7 +100,9 @@ class TextEncoder:
     layout: Callable[[Iterable[str]], Layout | None]
     graph: Callable[[Any, Text], Callable[..., Graph]]
     spelled: Callable[[Layers], SpelledLayers] = own_spelling
+    tokens: int = 0
     padding: int | None = None
+    known: str | None = None
 
     @property
     def chunked(self) -> bool:
@@ -114,6 +120,8 @@ class Text:
     """How a family reads one of its text encoders.
 
     layer         the hidden state that is read, from the end: 1 is behind the last layer
+    taps          the hidden states that are read instead, of a language model: behind how many
+                  layers each is, channels side by side where there are several
     final_norm    whether the norm behind the last layer is computed of that state
     pooled        whether the state of the end token is read, too, and `projected`, whether it is
                   multiplied by a projection
@@ -121,12 +129,14 @@ class Text:
     tokens        (denoiser) -> the tokens of a plain text, at least and at most
     round_to      longer texts are filled up to a multiple of so many tokens; 0: to the most
     masked        whether tokens that fill up are hidden
+    only_valid    whether states of tokens that fill up are zeros, and a mask says which those are
     template      the text as the encoder reads it, with {} where the prompt stands
     dropped       states at the beginning, those of the template, that the denoiser does not see
     """
 
     encoder: TextEncoder
     layer: int = 1
+    taps: tuple[int, ...] = ()
     final_norm: bool = False
     pooled: bool = False
     projected: bool = False
@@ -134,6 +144,7 @@ class Text:
     tokens: Callable[[Any], tuple[int, int]] = all_tokens(77, 77)
     round_to: int = 0
     masked: bool = False
+    only_valid: bool = False
     template: str = "{}"
     dropped: int = 0
 

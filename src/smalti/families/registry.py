@@ -10,6 +10,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from smalti.families import records
+from smalti.families.language import LANGUAGE_MODELS
 from smalti.families.record import Autoencoder, Backbone, ModelFamily, TextEncoder
 from smalti.models.config import ModelConfig
 
@@ -69,11 +70,14 @@ def _forget() -> None:
 
 @cache
 def text_encoders() -> dict[str, TextEncoder]:
-    """The text encoders of all families by name, in the order in which folders have them."""
+    """The text encoders of all families by name, in the order in which folders have them; behind
+    them language models that files are told of, whether a family reads them or not."""
     found: dict[str, TextEncoder] = {}
     for family in sorted(families().values(), key=lambda each: -len(each.texts)):
         for text in family.texts:
             found.setdefault(text.encoder.name, text.encoder)
+    for encoder in LANGUAGE_MODELS:
+        found.setdefault(encoder.name, encoder)
     return found
 
 

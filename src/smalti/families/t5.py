@@ -68,6 +68,7 @@ XXL = TextEncoder(
     prefixes=(),
     alone=("encoder.block.0.layer.0.SelfAttention", "enc.blk.0."),
     tokenizer="t5",
+    tokens=32_100,
     config=t5_config,
     shows=_shows,
     layout=_layout,

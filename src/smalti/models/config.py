@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from smalti.models.denoiser_config import DenoiserConfig, Division
+from smalti.models.language_config import LanguageConfig
 from smalti.models.transformer_config import T5Config
 
 Prediction = Literal["epsilon", "v_prediction", "sample", "flow", "edm", "edm_v"]
@@ -311,7 +312,7 @@ class MobileNetV2Config:
         return found + 8 if found < 0.9 * wanted else found
 
 
-TextConfig = ClipTextConfig | T5Config
+TextConfig = ClipTextConfig | T5Config | LanguageConfig
 
 
 @dataclass(frozen=True)

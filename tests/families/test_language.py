@@ -1,0 +1,215 @@
+"""Language models that read prompts: files in every naming, what shapes show, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_families as tiny
+
+from smalti import Pipeline
+from smalti.checkpoint import inspect, load
+from smalti.checkpoint.checkpoint import Checkpoint
+from smalti.checkpoint.gguf import GgufTensor, write_gguf
+from smalti.checkpoint.quantise import quantise
+from smalti.diffusion.byte_bpe import qwen3
+from smalti.diffusion.conditioning import conditioned
+from smalti.diffusion.options import PictureOptions
+from smalti.diffusion.request import request
+from smalti.diffusion.result import Stopwatch
+from smalti.diffusion.submodels import Submodels
+from smalti.errors import CheckpointError
+from smalti.families import language, registered
+from smalti.families.joining import contexts_fit
+from smalti.families.keys.language import LANGUAGE_GGUF
+from smalti.families.record import Circumstances, Encoded, Floats, Text, all_tokens
+from smalti.families.records.chroma import CHROMA
+from smalti.graph import evaluate
+from smalti.models.config import FLUX_VAE, ModelConfig
+from smalti.models.language import language_graph
+from smalti.models.language_config import LanguageConfig
+from smalti.models.transformer_config import ChromaConfig
+
+QWEN = LanguageConfig(151_669, hidden_size=32, mlp_size=64, layers=3, heads=4, kv_heads=2,
+                      head_dim=16, qk_norm=True)
+SMALL = replace(QWEN, vocab_size=64)
+INSIDE = language.QWEN3.inside
+DENOISER = ChromaConfig(**{**tiny.FLUX, "context_dim": 32}, approximator_size=64,
+                        approximator_layers=2)
+
+
+def joined(config: ModelConfig, encoded: Mapping[str, Encoded],
+           told: Circumstances) -> dict[str, Floats]:
+    return {"context": encoded["qwen3"].context, "mask": encoded["qwen3"].mask}
+
+
+FAMILY = replace(
+    CHROMA, join=joined, agreements=contexts_fit,
+    texts=(Text(language.QWEN3, layer=2, tokens=all_tokens(16, 48), round_to=16,
+                template=language.CHATML, only_valid=True),))
+
+
+@pytest.fixture(autouse=True)
+def family() -> Iterator[None]:
+    """Chroma, with Qwen3 instead of T5."""
+    with registered(FAMILY):
+        yield
+
+
+@cache
+def weights(config: LanguageConfig) -> dict[str, np.ndarray]:
+    with registered(FAMILY):
+        return tiny.random_weights(model(config))
+
+
+def model(config: LanguageConfig) -> ModelConfig:
+    return ModelConfig("chroma", {"qwen3": config}, DENOISER, tiny.vae(FLUX_VAE), "flow")
+
+
+def text(config: LanguageConfig) -> dict[str, np.ndarray]:
+    """The text encoder by the names of transformers' Qwen3Model, with the last layer's tensors."""
+    found = tiny.part(weights(config), INSIDE)
+    last = {name.replace("layers.1.", "layers.2."): value for name, value in found.items()
+            if name.startswith("layers.1.")}
+    return {**found, **last, "norm.weight": np.ones(config.hidden_size, np.float16)}
+
+
+def image(path: Path, config: LanguageConfig, **more: np.ndarray) -> Path:
+    """A file of everything but the text encoder, and of `more`."""
+    found = {name: value for name, value in weights(config).items() if not name.startswith(INSIDE)}
+    return tiny.write(path, {**found, **more})
+
+
+def gguf(path: Path, config: LanguageConfig, dtype: str) -> Path:
+    """The text encoder as llama.cpp writes it, matrices in blocks."""
+    names = {rule[0].name: ours for ours, rule in LANGUAGE_GGUF.items()}
+    tensors = []
+    for name, value in text(config).items():
+        number = next((part for part in name.split(".") if part.isdecimal()), "*")
+        stored = next(theirs for theirs, ours in names.items()
+                      if ours.replace("*", number) == name).replace("*", number)
+        values, kind = value.astype(np.float32), dtype if value.ndim == 2 else "f32"
+        data = quantise(kind, values) if value.ndim == 2 else values
+        tensors.append(GgufTensor(stored, value.shape, kind, lambda data=data: data))
+    with path.open("wb") as file:
+        write_gguf(file, {"general.architecture": "qwen3"}, tensors)
+    return path
+
+
+def encoder_file(folder: Path, naming: str, config: LanguageConfig) -> Path:
+    if naming == "gguf":
+        return gguf(folder / "q.gguf", config, "Q8_0")
+    prefix = {"base": "", "causal": "model.", "tied": "model."}[naming]
+    stored = {prefix + name: value for name, value in text(config).items()}
+    if naming == "causal":
+        stored["lm_head.weight"] = stored["model.embed_tokens.weight"]
+    return tiny.write(folder / "q.safetensors", stored)
+
+
+def opened(folder: Path, naming: str, config: LanguageConfig = SMALL) -> Checkpoint:
+    return load(image(folder / "model.safetensors", config),
+                text_encoders=[encoder_file(folder, naming, config)])
+
+
+@pytest.mark.parametrize("naming", ["base", "causal", "gguf"])
+def test_files_of_the_text_encoder_alone(tmp_path: Path, naming: str) -> None:
+    found = opened(tmp_path, naming)
+    assert found.config.texts == {"qwen3": SMALL}
+    for name, expected in tiny.part(weights(SMALL), INSIDE, INSIDE).items():
+        np.testing.assert_allclose(found.read(name), expected, atol=0.02 * (naming == "gguf"))
+
+
+@pytest.mark.parametrize("prefix", [
+    INSIDE, "text_encoders.qwen3_4b.transformer.model.", "text_encoders.qwen3_06b.transformer."])
+def test_a_file_of_all_parts(tmp_path: Path, prefix: str) -> None:
+    stored = {prefix + name: value for name, value in text(SMALL).items()}
+    found = load(image(tmp_path / "whole.safetensors", SMALL, **stored))
+    assert found.config == replace(found.config, texts={"qwen3": SMALL})
+    assert not found.report.missing and not found.report.uncomputed
+
+
+def test_what_a_model_lacks_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"lacks the text encoder Qwen3; .*qwen_3_4b"):
+        load(image(tmp_path / "model.safetensors", SMALL))
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.mlp.experts.0.up_proj.weight",
+                                  "model.layers.1.self_attn.q_proj.bias",
+                                  "model.layers.1.pre_feedforward_layernorm.weight"])
+def test_layers_that_are_not_known_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    stored = {f"model.{own}": value for own, value in text(SMALL).items()}
+    tiny.write(tmp_path / "q.safetensors", {**stored, name: np.ones(8, np.float16)})
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        load(image(tmp_path / "model.safetensors", SMALL),
+             text_encoders=[tmp_path / "q.safetensors"])
+
+
+def test_another_size_than_the_denoiser_reads_is_refused(tmp_path: Path) -> None:
+    wide = replace(QWEN, hidden_size=64)
+    with pytest.raises(CheckpointError, match="32 channels of the transformer.s context, but 64"):
+        Pipeline.load(image(tmp_path / "model.safetensors", QWEN),
+                      text_encoders=[encoder_file(tmp_path, "base", wide)])
+
+
+@pytest.mark.parametrize("name, shape, words", [
+    ("layers.{}.self_attn.k_proj.weight", (24, 32), "do not share evenly"),
+    ("layers.{}.self_attn.q_norm.weight", (15,), "do not share evenly")])
+def test_heads_that_do_not_fit_are_refused(tmp_path: Path, name: str, shape: tuple[int, ...],
+                                           words: str) -> None:
+    stored = dict(text(SMALL))
+    for i in range(SMALL.layers):
+        stored[name.format(i)] = np.ones(shape, np.float16)
+        if len(shape) == 1:
+            stored[name.format(i).replace("q_", "k_")] = np.ones(shape, np.float16)
+    tiny.write(tmp_path / "q.safetensors", stored)
+    with pytest.raises(CheckpointError, match=words):
+        load(image(tmp_path / "model.safetensors", SMALL),
+             text_encoders=[tmp_path / "q.safetensors"])
+
+
+def test_a_table_that_lacks_tokens_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="64 tokens of the text encoder, but 151669 at least"):
+        Pipeline.load(image(tmp_path / "model.safetensors", SMALL),
+                      text_encoders=[encoder_file(tmp_path, "base", SMALL)])
+
+
+def test_inspect_says_what_a_file_is(tmp_path: Path) -> None:
+    report = inspect(encoder_file(tmp_path, "causal", SMALL))
+    assert report.kind is not None and report.kind.id == "text-encoder"
+    assert any("Qwen3" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("naming", ["base", pytest.param("gguf", marks=pytest.mark.sweep)])
+def test_prompts_become_states_of_their_own_tokens(tmp_path: Path, naming: str) -> None:
+    """Those behind the last layer but one, zeros behind them, and a mask that tells."""
+    checkpoint = opened(tmp_path, naming, QWEN)
+    asked = request(checkpoint.config, PictureOptions("a red apple on a blue table",
+                                                      negative_prompt="blurry"),
+                    memory_bytes=2**33)
+    found = conditioned(Submodels(checkpoint, "f32", threads=1), asked, 1, Stopwatch())
+    (towards, _), = found.at(0)[0]
+    graph = language_graph(QWEN, 1, 32, taps=[2])
+    given = {name: checkpoint.read(name) for name in graph.parameters}
+    for steering, prompt in ((towards, asked.prompt), (found.at(0)[1], "blurry")):
+        tokens = qwen3().encode(f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n",
+                                32)
+        expected = evaluate(graph, {"tokens": np.array([tokens.ids], np.int32)}, given)["context"]
+        count = tokens.count
+        context, mask = (steering[name].reshape(-1, width) for name, width in
+                         (("context", 32), ("mask", 1)))
+        assert mask[:count].all() and not mask[count:].any() and not context[count:].any()
+        np.testing.assert_allclose(context[:count], expected[0, :count],
+                                   atol=(0.05 if naming == "gguf" else 1e-4))
+
+
+def test_a_prompt_that_is_too_long_is_cut_and_said(tmp_path: Path) -> None:
+    checkpoint = opened(tmp_path, "base", QWEN)
+    asked = request(checkpoint.config, PictureOptions("apple " * 60 + "pear"),
+                    memory_bytes=2**33)
+    found = conditioned(Submodels(checkpoint, "f32", threads=1), asked, 1, Stopwatch())
+    (warning,) = found.warnings
+    assert "longer than the 48 tokens" in warning and warning.endswith("pear'")
