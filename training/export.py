@@ -9,6 +9,7 @@ import torch
 from layout import TEXT, TOKEN_TABLE, VAE, to_single_file
 from presets import CLIP_TOKENS, CONTEXT, END_TOKEN, LATENT_SCALE, START_TOKEN, TRAIN_STEPS
 from safetensors.torch import save_file
+from shortlist import read_list, taught_words
 
 
 def fold_whitening(tensors: dict[str, torch.Tensor], mean: torch.Tensor,
@@ -87,6 +88,9 @@ def export(run) -> Path:
     path = run.out / f"{name}.safetensors"
     save_file(tensors, path, metadata=metadata)
     path.with_suffix(".json").write_text(json.dumps(config, indent=1) + "\n")
+    if run.options.concepts:
+        words = taught_words(read_list(Path(run.options.concepts)))
+        path.with_suffix(".words.txt").write_text(words, encoding="utf-8")
     run.log(event="export", file=str(path), tensors=len(tensors),
             megabytes=round(path.stat().st_size / 1e6, 2))
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,12 +40,31 @@ def read_list(path: Path) -> list[Entry]:
     return entries
 
 
+def taught_words(entries: list[Entry]) -> str:
+    """The list of words that goes with a model, as `smalti.checkpoint.taught_words` reads it: what
+    may stand around a name, then the names of each thing, the colours it was painted in besides.
+    """
+    texts = [*OPENINGS, *CLOSINGS, *MILD_WORDS, "a an the"]
+    around = dict.fromkeys(word for text in texts for word in re.findall(r"\w+", text))
+    things: dict[str, dict[str, None]] = {}
+    for entry in entries:
+        names = things.setdefault(entry.label, {})
+        names |= dict.fromkeys(named_in(text, entry.hue) for text in entry.words)
+    return "\n".join([f"around: {', '.join(around)}",
+                      *(", ".join(names) for names in things.values())]) + "\n"
+
+
+def named_in(text: str, hue: str | None) -> str:
+    """A name of a thing, where it is painted in a hue with that instead of its own colour."""
+    if not hue:
+        return text
+    return " ".join([hue, *(word for word in text.split() if word not in COLOUR_WORDS)])
+
+
 def caption_of(rng: random.Random, entry: Entry) -> str:
     """One way of asking for an entry."""
     text = entry.words[0] if rng.random() < 0.5 else rng.choice(entry.words)
-    if entry.hue:
-        plain = [word for word in text.split() if word not in COLOUR_WORDS]
-        text = f"{entry.hue} {' '.join(plain)}"
+    text = named_in(text, entry.hue)
     if rng.random() < 0.08:
         text = f"{rng.choice(MILD_WORDS)} {text}"
     draw = rng.random()

@@ -1,4 +1,4 @@
-"""A model knows the sizes that it was made for, and says where pictures do not hold together."""
+"""A model knows the sizes and words that it was made for, and says where pictures do not serve."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import pytest
 import tiny_families as tiny
 
 from smalti import Pipeline
-from smalti.diffusion.fit import size_warnings
+from smalti.checkpoint.taught_words import TaughtWords
+from smalti.diffusion.fit import size_warnings, word_warnings
+from smalti.diffusion.options import PictureOptions
+from smalti.diffusion.prompt import parse
 from smalti.models.config import SD15
 
 SHIPPED = replace(SD15, default_width=128, default_height=128)
@@ -16,13 +19,33 @@ SHIPPED = replace(SD15, default_width=128, default_height=128)
 
 def test_the_shipped_model_says_that_it_makes_small_pictures() -> None:
     pipe = Pipeline.load(threads=1)
-    (warning,) = pipe("a red apple", steps=1, width=256, height=256).warnings
+
+    def said(**options: float) -> list[str]:
+        return pipe.job(PictureOptions("a red apple", steps=1, **options)).warnings
+
+    (warning,) = said(width=256, height=256)
     assert "made for pictures of 128x128; one of 256x256 has 4 times their area" in warning
     assert "smalti upscale" in warning
-    (warning,) = pipe("a red apple", steps=1, hires=2).warnings
+    (warning,) = said(hires=2)
     assert "a second pass of 256x256 has 4 times their area" in warning
-    assert not pipe("a red apple", steps=1).warnings
-    assert not pipe("a red apple", steps=1, width=128, height=160).warnings
+    assert not said() and not said(width=128, height=160)
+
+
+def test_the_shipped_model_says_what_it_was_not_taught() -> None:
+    pipe = Pipeline.load(threads=1)
+    (warning,) = pipe("(sunset:1.2) [over:behind:0.5] a red car", steps=1).warnings
+    assert warning.startswith(
+        'this model was not taught "sunset", "behind", and does not draw them; known words: red ap')
+    assert "all 416 are in " in warning
+
+
+def test_words_that_files_taught_are_known() -> None:
+    taught = TaughtWords("tiny.words.txt", (("cat",),))
+    prompt = parse("a sunset cat", steps=4)
+    assert len(list(word_warnings(taught, prompt))) == 1
+    assert not list(word_warnings(None, prompt))
+    assert not list(word_warnings(taught, prompt, changed=True))
+    assert not list(word_warnings(taught, prompt, ["Sunset", "a"]))
 
 
 @pytest.mark.parametrize(("size", "larger", "said"), [

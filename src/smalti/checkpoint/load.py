@@ -17,6 +17,7 @@ from smalti.checkpoint.file_kind import listed, require_supported
 from smalti.checkpoint.layout import DENOISER, VAE, inside, titles
 from smalti.checkpoint.report import Report
 from smalti.checkpoint.source import FoundModel, open_source, with_parts
+from smalti.checkpoint.taught_words import TaughtWords
 from smalti.checkpoint.tensors import Shape, StoredTensor
 from smalti.errors import CheckpointError, InputError, first_of
 from smalti.families import family_of, text_encoders
@@ -110,6 +111,7 @@ def _report(source: FoundModel) -> Report:
         parameters=dict(parameters),
         config=None,
         notes=source.notes,
+        words=TaughtWords.beside(source.path),
     )
     family = source.family
     if family is None:

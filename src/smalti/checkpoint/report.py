@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from smalti.checkpoint.taught_words import TaughtWords
 from smalti.errors import first_of
 from smalti.families.names import FileKind
 from smalti.models.config import ModelConfig
@@ -21,9 +22,9 @@ class Report:
     read, and while there are `absent` parts, which other files can bring. `missing` are expected
     and absent tensors, `misfits` lines "name: found ..., expected ..." for tensors of another shape
     or kind of number, `uncomputed` lines about layers and settings that Smalti does not know, and
-    `ignored` tensors that pictures do not need. `guided` tells whether the
-    denoiser was distilled from guided ones, and is told how strong guidance is to be. `size_bytes`
-    is the size of all files.
+    `ignored` tensors that pictures do not need. `guided` tells whether the denoiser was distilled
+    from guided ones, and is told how strong guidance is to be. `words` are those that a small model
+    was taught, where a list of them lies beside it. `size_bytes` is the size of all files.
     """
 
     path: str
@@ -40,6 +41,7 @@ class Report:
     uncomputed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     guided: bool = False
+    words: TaughtWords | None = None
 
     @property
     def prediction(self) -> str | None:
@@ -78,6 +80,8 @@ class Report:
             lines.append(("misfits", _listing(self.misfits)))
         lines += [("unknown", line) for line in self.uncomputed]
         lines += [("note", note) for note in self.notes]
+        if self.words:
+            lines.append(("draws", str(self.words)))
         if self.kind and self.kind.advice:
             lines.append(("use", self.kind.advice))
         return [*lines, ("loads", "yes" if self.loadable else "no")]

@@ -41,7 +41,8 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
 @click.option("-m", "--model", default=None, metavar="PATH|NAME",
               help="Checkpoint (.safetensors, .ckpt, .gguf), diffusers folder, or a name to fetch "
                    "one by (hf:OWNER/NAME, civitai:ID, a short name: smalti models). Default: the "
-                   "model that ships with Smalti.")
+                   "model that ships with Smalti, which draws one of 200 things, such as a red "
+                   "apple, a cat, a rocket; `smalti inspect` says which.")
 @click.option("--text-encoder", "text_encoders", multiple=True, metavar="PATH",
               help="File of a text encoder that the model lacks, or instead of its own; may be "
                    "given several times.")

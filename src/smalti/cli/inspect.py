@@ -14,23 +14,27 @@ from smalti.errors import InputError
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
               help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")
-def inspect(file: Path, shapes: tuple[str, ...]) -> None:
+def inspect(file: Path | None, shapes: tuple[str, ...]) -> None:
     """Say what FILE is, without reading its weights.
 
     FILE is a checkpoint, a diffusers folder, an adapter, an embedding, a ControlNet, an upscaler,
-    TAESD, an .onnx model, a .smalti engine file, or a picture, whose settings are printed.
+    TAESD, an .onnx model, a .smalti engine file, or a picture, whose settings are printed. Default:
+    the model that ships with Smalti, and what it draws.
     """
     wanted = parse_shapes(shapes)
-    if wanted and file.suffix != ONNX:
-        raise InputError(f"--shape is for .onnx models; {file} has shapes of its own")
+    if wanted and (file is None or file.suffix != ONNX):
+        raise InputError(f"--shape is for .onnx models; {file or 'the model that ships'} has "
+                         f"shapes of its own")
     with ending_at_once():
         from smalti import checkpoint
         from smalti.checkpoint.adapters.report import adapter_report, embedding_report
         from smalti.checkpoint.companion_report import companion_report
+        from smalti.diffusion.pipeline import SHIPPED_MODEL
         from smalti.runtime import report
+    file = SHIPPED_MODEL if file is None else file
     if file.suffix.lower() in SUFFIXES:
         text = picture_report(file)
     elif file.suffix == ENGINE:

@@ -1,12 +1,14 @@
-"""Whether parts of a model, tokenizers and the size of a picture fit together."""
+"""Whether parts of a model, tokenizers, and the size and words of a picture fit together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from smalti.checkpoint import Checkpoint
+from smalti.checkpoint.taught_words import TaughtWords
+from smalti.diffusion.prompt import Prompt
 from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY
-from smalti.errors import CheckpointError
+from smalti.errors import CheckpointError, first_of
 from smalti.families import family_of
 from smalti.families.record import Agreement
 from smalti.models.config import ClipTextConfig, ModelConfig
@@ -67,6 +69,30 @@ def size_warnings(config: ModelConfig, width: int, height: int,
                    f"{larger[0]}x{larger[1]} has {share:.2g} times their area, at which it makes "
                    f"others of what the first has made: enlarge the picture with a network instead "
                    f"(smalti upscale)")
+
+
+def word_warnings(taught: TaughtWords | None, prompt: Prompt, embeddings: Iterable[str] = (),
+                  changed: bool = False) -> Iterator[str]:
+    """What is to be said of a prompt with words that a model was not taught, where it has a list of
+    those that it was. `embeddings` are words that files have taught it, and a model that is
+    `changed` by adapters may know others.
+
+    >>> from smalti.diffusion.prompt import parse
+    >>> taught = TaughtWords("a.words.txt", (("red apple", "apple"), ("cat",)), ("a", "on"))
+    >>> print(*word_warnings(taught, parse("a (cat:1.2) on a road", steps=20)))
+    this model was not taught "road", and does not draw it; known words: red apple, cat (all 3 \
+are in a.words.txt)
+    """
+    if taught is None or changed:
+        return
+    said = " ".join(dict.fromkeys(span.text for part in prompt.parts for span in part.spans))
+    own = {name.lower() for name in embeddings}
+    unknown = [word for word in taught.unknown(said) if word.lower() not in own]
+    if unknown:
+        quoted = first_of(f'"{word}"' for word in unknown)
+        yield (f"this model was not taught {quoted}, and does not draw "
+               f"{'it' if len(unknown) == 1 else 'them'}; known words: "
+               f"{', '.join(taught.examples())} (all {taught.count} are in {taught.path})")
 
 
 def _texts(config: ModelConfig) -> Iterator[Agreement]:

@@ -18,7 +18,7 @@ from smalti.checkpoint.adapters import Adapted, Fit, WeightedAdapter
 from smalti.checkpoint.folder import model_name
 from smalti.diffusion.adapters import Adapters, Entry, few_steps, labels
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
-from smalti.diffusion.fit import check_parts, check_refiner, size_warnings
+from smalti.diffusion.fit import check_parts, check_refiner, size_warnings, word_warnings
 from smalti.diffusion.init_image import init_image
 from smalti.diffusion.inpainting import check_purpose, purpose
 from smalti.diffusion.job import PictureJob
@@ -157,6 +157,9 @@ class Pipeline:
             words, warnings = self._words.named(texts, bundled)
         return PictureJob(asked, self._submodels, self._refiner, weights, words,
                    [*size_warnings(self.config, asked.width, asked.height, larger),
+                    *word_warnings(
+                        self._submodels.checkpoint.report.words, parse(asked.prompt, asked.steps),
+                        [word.name for word in words], changed=bool(weights.uses)),
                     *self._adapters.warnings(weights, named), *doubts, *warnings, *lost],
                    int(KEPT_SHARE * self._memory_bytes), changed, upscaler, notes)
 
