@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from bench.arm64_kernels import instructions, most_multiplying, multiply_adds
+from bench.arm64_kernels import (
+    Instruction,
+    executed,
+    instructions,
+    most_multiplying,
+    multiply_adds,
+    products,
+)
 
 AARCH64 = """\t.text
 \tmov\tx4, x0                          // encoding: [0xe4,0x03,0x00,0xaa]
@@ -40,3 +47,11 @@ def test_a_jump_of_x86_counts_from_its_end() -> None:
 
 def test_code_without_products_has_no_such_loop() -> None:
     assert most_multiplying(list(instructions(AARCH64.replace("fmla", "fadd")))) == []
+
+
+def test_what_a_jump_always_steps_over_is_not_executed() -> None:
+    texts = ["fmul v0.4s, v1.4s, v2.4s", "b #12", "movi v0.4s, #0", "movi v1.4s, #0",
+             "fmla v0.4s, v1.4s, v2.4s", "b.ne #-20"]
+    body = [Instruction(4 * n, text, {1: 16, 5: 0}.get(n)) for n, text in enumerate(texts)]
+    assert [i.at for i in executed(body)] == [0, 4, 16, 20]
+    assert products("depthwise 3x3", body) == 2 and products("product", body) == 1

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from smalti.graph.quantised import FORMATS
-from smalti.kernel.form import ELEMENT_BYTES, Kernel, Load, functions, loads
+from smalti.kernel.form import ELEMENT_BYTES, Kernel, Load, affine, functions, loads
 from smalti.schedule.merge import (
     access,
     contraction_extents,
@@ -90,6 +90,9 @@ BY_LANE_VECTORS, FEW_PIXELS_VECTORS = (3, 2, 4), (8, 6, 4)
 sums fill 32 registers, and have 4.4, 4.2 and 3.8 products for each load. With few pixels wide
 panels give sums enough that none waits for the one before, where no registers are needed to make
 factors of words."""
+HELD_TAPS_MAX, HELD_READS = 9, 3
+"""The most weights of a depthwise convolution that are kept in registers for several rows of
+pixels, and registers for what is read of the input meanwhile."""
 WINOGRAD_MAX = 4
 """The largest m of an F(m) for which there are transforms."""
 WINOGRAD_BLOCKS_MIN = 4
@@ -376,11 +379,35 @@ def _depthwise(kernel: Kernel, limits: Limits, precision: str) -> DepthwiseSched
         one = rows * x * many * cycles + TILE_CYCLES
         return one * (-(-tiles // limits.threads) + 0.25)  # as if a thread started late
 
-    tiles = {(even(y, rows), even(vectors, many)) for rows in range(1, y + 1)
+    high, pixels = _depthwise_block(kernel, limits)
+    tiles = {(-(-even(y, rows) // high) * high, even(vectors, many)) for rows in range(1, y + 1)
              for many in range(1, vectors + 1)}
     rows, many = min(sorted(tiles), key=time)
-    pixels = even(x, max(1, limits.vectors - 10))
-    return DepthwiseSchedule(rows, many, pixels)
+    return DepthwiseSchedule(rows, many, pixels, high)
+
+
+def _depthwise_block(kernel: Kernel, limits: Limits) -> tuple[int, int]:
+    """(rows, pixels of each) that are kept in registers: where all reads are instructions of their
+    own, those that read the fewest vectors; else a row, whose multiply-adds read by themselves."""
+    _, total, _ = kernel.stages
+    _, (_, y), (_, x), _ = total.axes
+    taps = math.prod(extent for _, extent in total.reduced)
+    whole = 1, even(x, max(1, limits.vectors - 10))
+    if not limits.by_lane or kernel.form != "depthwise" or taps > HELD_TAPS_MAX:
+        return whole
+    _, down, right, _ = affine(next(loads(total.value)))
+    reach_y, reach_x = (index.coefficient(axis) * (extent - 1) + 1 for index, (axis, extent) in zip(
+        (down, right), total.reduced, strict=True))
+
+    def read(block: tuple[int, int]) -> int:
+        rows, pixels = block
+        groups, runs = -(-y // rows), -(-x // pixels)
+        across = (x - runs) * right.coefficient("x") + runs * reach_x
+        return (((y - groups) * down.coefficient("y") + groups * reach_y) * across
+                + groups * runs * taps)
+
+    sums = limits.vectors - taps - HELD_READS
+    return min(((rows, even(x, sums // rows)) for rows in range(1, min(y, sums) + 1)), key=read)
 
 
 def _reduction(kernel: Kernel, limits: Limits, precision: str) -> ReductionSchedule:

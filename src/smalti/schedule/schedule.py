@@ -192,18 +192,23 @@ class MapSchedule:
 class DepthwiseSchedule:
     """A tile of work is `tile_y` rows of pixels times `vectors` vectors of channels.
 
-    Up to `pixels` pixels of one vector of channels are kept in registers.
+    Up to `pixels` pixels of `rows` neighbouring rows of one vector of channels are kept in
+    registers.
     """
 
     tile_y: int
     vectors: int
     pixels: int
+    rows: int = 1
 
     def check(self, limits: Limits) -> None:
         """Raise IllegalSchedule if a CPU of `limits` cannot run it."""
-        if self.pixels + 2 > limits.vectors:
-            raise IllegalSchedule(f"{self.pixels} pixels need {self.pixels + 2} vector registers, "
-                                  f"there are {limits.vectors}")
+        pixels = self.rows * self.pixels
+        if pixels + 2 > limits.vectors:
+            raise IllegalSchedule(f"{pixels} pixels need {pixels + 2} vector registers, there are "
+                                  f"{limits.vectors}")
+        if self.tile_y % self.rows:
+            raise IllegalSchedule(f"tiles of {self.tile_y} rows do not go by {self.rows} rows")
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,9 +265,12 @@ def _depthwises(kernel: Kernel, limits: Limits,
                 first: DepthwiseSchedule) -> Iterator[DepthwiseSchedule]:
     (_, _), (_, y), (_, x), (_, o) = kernel.stages[1].axes
     pixels = {even(x, most) for most in (4, 8, limits.vectors // 2, limits.vectors - 10)}
-    for rows, many, run in product(_parts(y), _parts(max(1, o // limits.lanes)),
-                                   pixels | {first.pixels}):
-        yield DepthwiseSchedule(rows, many, run)
+    blocks = {(1, run) for run in pixels} | {(first.rows, first.pixels)}
+    if limits.by_lane:
+        blocks |= {(high, even(x, first.rows * first.pixels // high)) for high in (2, 3, 4)}
+    for rows, many, (high, run) in product(_parts(y), _parts(max(1, o // limits.lanes)),
+                                           sorted(blocks)):
+        yield DepthwiseSchedule(-(-rows // high) * high, many, run, high)
 
 
 def _reductions(kernel: Kernel, limits: Limits,

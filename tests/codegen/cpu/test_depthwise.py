@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from native_regions import LEVELS, PieceRunner, check_graph
 
 from smalti.codegen.cpu.depthwise import runs
-from smalti.codegen.cpu.lower import lower
+from smalti.codegen.cpu.lower import limits, lower
 from smalti.codegen.levels import level
 from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
@@ -105,11 +105,11 @@ def _fitting(case: Case) -> Case:
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(DEPTHWISE.map(_fitting), st.sampled_from(LEVELS), st.integers(1, 5), st.integers(1, 5),
-       st.integers(1, 12), st.sampled_from(["f32", "bf16"]))
-def test_random_depthwise_under_any_schedule(case: Case, name: str, tile_y: int, vectors: int,
-                                             pixels: int, precision: str) -> None:
+       st.integers(1, 12), st.integers(1, 4), st.sampled_from(["f32", "bf16"]))
+def test_random_depthwise_under_any_schedule(case: Case, name: str, tiles_y: int, vectors: int,
+                                             pixels: int, rows: int, precision: str) -> None:
     note(f"{name} {precision}\n{case.graph()}")
-    schedule = DepthwiseSchedule(tile_y, vectors, pixels)
+    schedule = DepthwiseSchedule(rows * tiles_y, vectors, -(-pixels // rows), rows)
     runner = check_graph(case.graph(), name, precision, pick=lambda kernel, *rest: (
         schedule if kernel.form == "depthwise" else choose(kernel, *rest)))
     assert schedule in runner.schedules
@@ -140,6 +140,25 @@ def test_what_lies_outside_of_the_image_counts_as_zero() -> None:
     assert (runner.array(found.outputs["y"]) == expected).all()
 
 
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("case", [Case(5, 9, 8), Case(8, 7, 6, (2, 3), pads=(2, 0, 1, 3)),
+                                  Case(4, 11, 5, strides=(2, 1), dilations=(1, 2))], ids=str)
+def test_rows_that_are_computed_together_change_no_byte(case: Case, name: str) -> None:
+    found = partition(case.graph())
+    w = np.full((case.channels, 1, *case.window), -1.0, np.float32)
+    bits = []
+    for rows in (1, 2, 3, 4):
+        runner = PieceRunner({"w": w}, name, pick=lambda kernel, *rest, rows=rows: (
+            DepthwiseSchedule(2 * rows, 1, 3, rows) if kernel.form == "depthwise"
+            else choose(kernel, *rest)))
+        x = runner.array(found.inputs["x"])
+        x[...] = np.random.default_rng(0).integers(-1, 2, x.shape)  # products that are -0, too
+        for region in found.regions:
+            runner.run(region)
+        bits.append(runner.array(found.outputs["y"]).tobytes())
+    assert len(set(bits)) == 1
+
+
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 3), st.integers(1, 2),
        st.integers(1, 5), st.integers(-5, 0), st.integers(1, 40))
 def test_runs_cover_a_row_once(width: int, most: int, stride: int, dilation: int, columns: int,
@@ -162,6 +181,22 @@ def test_impossible_schedules_are_refused() -> None:
     with pytest.raises(IllegalSchedule, match=f"{most - 1} pixels need {most + 1} vector "
                                               f"registers, there are {most}"):
         lower(kernel, DepthwiseSchedule(1, 1, most - 1), here)
+    with pytest.raises(IllegalSchedule, match=f"{4 * most} pixels need"):
+        lower(kernel, DepthwiseSchedule(4, 1, most, 4), here)
+    with pytest.raises(IllegalSchedule, match="tiles of 3 rows do not go by 2 rows"):
+        lower(kernel, DepthwiseSchedule(3, 1, 2, 2), here)
+
+
+@pytest.mark.parametrize("case, expected", [
+    (Case(192, 28, 28), (4, 5)), (Case(64, 7, 7), (4, 4)),
+    (Case(64, 56, 56, strides=(2, 2)), (4, 5)),
+    (Case(8, 28, 28, (5, 5), pads=(2, 2, 2, 2)), (1, 14)), (Case(8, 1, 40, (1, 9)), (1, 17)),
+], ids=str)
+def test_rows_share_what_they_read_where_reads_are_instructions(case: Case, expected) -> None:
+    kernel = partition(case.graph()).regions[-1].kernel
+    found = choose(kernel, limits(level("neon")))
+    assert (found.rows, found.pixels) == expected and found.tile_y % found.rows == 0
+    assert choose(kernel, limits(level("avx2"))).rows == 1
 
 
 @pytest.mark.parametrize("name", LEVELS)

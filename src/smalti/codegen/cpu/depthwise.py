@@ -1,17 +1,23 @@
 """Depthwise convolutions and pooling: lanes are channels, registers hold the sums of some pixels.
 
-    for each row of pixels, for each run of them, for each vector of channels:
-        for each row r of the window, for each column of the input that the run sees there:
-            sums[pixel] += input[column] * weight[r, column - pixel]    for those that see it
+    for each row of pixels, or some of them, for each run of them, for each vector of channels:
+        for each row of the input that they see, for each of its columns that the run sees:
+            sums[pixel] += input[row, column] * weight[row - pixel's, column - pixel's]
         write the results of the run, epilogue applied
 
 Weights are packed as [vector][r][s][lane], computed ones by a step in front; pooling has none, and
 sums or takes maxima of what it reads. The input is read where it is: rows outside of it are stepped
 over, and runs at the left and right border leave out the products that read beyond.
+
+Rows of pixels that are computed together share what they read: 4 x 5 pixels read 2.1 vectors each
+for a window of 3 x 3, 14 of a row 3.4. Where products take factors by lane (AArch64), sums begin
+with the product at the first row and column of the window, where that row exists: to make them zero
+would take a unit that multiplies. All other sums begin with zero, whatever the schedule is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 
@@ -26,7 +32,7 @@ from smalti.codegen.cpu.lowered import (
 )
 from smalti.codegen.cpu.micro import split_rows, zero_sums
 from smalti.codegen.cpu.nest import AccessStream, stream_of
-from smalti.codegen.cpu.operands import Address, Register
+from smalti.codegen.cpu.operands import Address, Label, Register
 from smalti.codegen.cpu.packing import lower_packing
 from smalti.codegen.cpu.results import RegisterResults
 from smalti.codegen.cpu.weights import WeightPanels
@@ -34,6 +40,9 @@ from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Call, Kernel, Load, affine, loads
 from smalti.schedule.merge import access, store, weights_bound
 from smalti.schedule.schedule import DepthwiseSchedule
+
+Taps = dict[tuple[int, int], Register]
+"""Registers with weights, by row and column of the window."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,7 @@ class _DepthwiseLowering:
         self.packed = WeightPanels("weight", self.o, 1, self.r, self.s, level.lanes, 1,
                                    "f32") if weighted else None
         self.maximum = total.reducer == "max"
+        self.begins = weighted and level.by_lane
         self.asm = level.assembler(kernel.form)
         if not isinstance(read, Load) or self.o > 1 and access(kernel, read).stride("c") != 1:
             raise IllegalSchedule(f"the input of a {kernel.form} kernel is stored, its channels "
@@ -138,7 +148,7 @@ class _DepthwiseLowering:
                            {"b": b, "y": row, "c": channel})
         down, right = source.stride("y"), source.stride("x")
         source = replace(source, strides={"y": down * self.stride_y, "x": right * self.stride_x})
-        self.taps = (down * self.dilation_y, right)
+        self.down, self.right = down, right
         origins = {"b": b, "y": y, "o": channel}
         behind = {load: stream_of(asm, access(kernel, load), self.pointers, origins)
                   for load in dict.fromkeys(loads(self.result.value)) if load.buffer != "sum"}
@@ -149,64 +159,164 @@ class _DepthwiseLowering:
         if self.packed:
             weights = asm.offset(self.pointers["weight"], vector, self.packed.panel_bytes)
         asm.advance(row, self.guards.get("y", (0, 0))[0])
-        first, extent = self.guards.get("x", (0, 1 << 31))
-        with results.walk("y", count_left(asm, y, self.schedule.tile_y, self.y)) as line:
-            here = line.own("x")
-            for run in runs(self.x, self.schedule.pixels, self.stride_x, self.dilation_x, self.s,
-                            first, extent):
-                with asm.loop(run.count):
-                    self._run(run, here, row, weights, vectors, lanes)
-                    here.advance("x", run.size)
-            asm.advance(row, self.stride_y)
+        count = count_left(asm, y, self.schedule.tile_y, self.y)
+        if self.schedule.rows == 1:
+            with results.walk("y", count) as line:
+                self._rows(1, line, row, weights, vectors, lanes)
+                asm.advance(row, self.stride_y)
+        else:
+            self._groups(count, results.own("y"), row, weights, vectors, lanes)
 
-    def _run(self, run: Run, here: RegisterResults, row: Register, weights: Register | None,
-             vectors: int | Register, lanes: int | None) -> None:
-        """Emit the sums and results of one run of pixels, vector by vector of channels."""
+    def _groups(self, count: int | Register, here: RegisterResults, row: Register,
+                weights: Register | None, vectors: int | Register, lanes: int | None) -> None:
+        """Emit the rows of a tile, several at a time; what is left at the end of the image is one
+        more group."""
+        asm, rows = self.asm, self.schedule.rows
+        if isinstance(count, int):
+            whole: int | Register = count // rows
+        else:
+            whole, rest = asm.divide(count, rows)
+        few, end = asm.label(), asm.label()
+        if isinstance(whole, Register):
+            asm.op("compare_immediate", whole, 0)
+            asm.jump("equal", few)
+        if whole != 0:
+            with asm.loop(whole):
+                self._rows(rows, here, row, weights, vectors, lanes)
+                here.advance("y", rows)
+                asm.advance(row, rows * self.stride_y)
+        asm.place(few)
+        if left := (count if isinstance(count, int) else self.y) % rows:
+            if isinstance(count, Register):
+                asm.op("compare_immediate", rest, 0)
+                asm.jump("equal", end)
+            self._rows(left, here, row, weights, vectors, lanes)
+        asm.place(end)
+
+    def _rows(self, rows: int, line: RegisterResults, row: Register, weights: Register | None,
+              vectors: int | Register, lanes: int | None) -> None:
+        """Emit `rows` rows of pixels, run by run."""
+        first, extent = self.guards.get("x", (0, 1 << 31))
+        here = line.own("x")
+        for run in runs(self.x, self.schedule.pixels, self.stride_x, self.dilation_x, self.s,
+                        first, extent):
+            with self.asm.loop(run.count):
+                self._run(rows, run, here, row, weights, vectors, lanes)
+                here.advance("x", run.size)
+
+    def _run(self, rows: int, run: Run, here: RegisterResults, row: Register,
+             weights: Register | None, vectors: int | Register, lanes: int | None) -> None:
+        """Emit the sums and results of a run of pixels of `rows` rows, vector by vector of
+        channels."""
         asm = self.asm
         at, position = weights and asm.copy(weights), asm.immediate(0)
         with asm.loop(vectors):
-            sums = zero_sums(asm, run.size, 1) if not self.maximum else [
-                [asm.load_constant(float("-inf"))] for _ in range(run.size)]
-            for r in range(self.r):
-                beyond = asm.label()
-                if "y" in self.guards:
-                    reached = asm.copy(row)
-                    asm.advance(reached, r * self.dilation_y)
-                    asm.op("compare_immediate", reached, self.guards["y"][1])
-                    asm.jump("above_equal", beyond)
-                self._add_row(run, r, here.sources[self.read], at, position, sums, lanes)
-                asm.place(beyond)
-            here.write(sums, position, lanes)
+            sums = [self._start(run.size) for _ in range(rows)]
+            taps: Taps = {}
+            if at is not None and rows > 1:
+                taps = self._taps(at, product(range(self.r), range(self.s)))
+            reads: dict[int, list[tuple[int, int]]] = {}
+            for r, i in product(range(self.r), range(rows)):
+                reads.setdefault(i * self.stride_y + r * self.dilation_y, []).append((i, r))
+            for down in sorted(reads):
+                beyond = self._missing(down, row, self.y - rows)
+                self._row_read(run, down, reads[down], here.sources[self.read], at, taps, position,
+                               sums, lanes)
+                if beyond is not None:
+                    self._skipped(beyond, [sums[i] for i, r in reads[down] if r == 0])
+            for i in range(rows):
+                here.write(sums[i], position, lanes, ("y", i))
             if at is not None:
                 asm.advance(at, self.packed.panel_bytes)
             asm.advance(position, self.level.lanes)
 
-    def _add_row(self, run: Run, r: int, source: AccessStream, weights: Register | None,
-                 position: Register, sums: list[list[Register]], lanes: int | None) -> None:
-        """Add the products with row `r` of the window to the sums of a run, or the row itself.
+    def _start(self, size: int) -> list[list[Register]]:
+        """New sums of `size` pixels: zero, or the least number for a maximum. Where sums begin with
+        their first product, no instruction is needed to make them zero."""
+        asm = self.asm
+        if self.maximum:
+            return [[asm.load_constant(float("-inf"))] for _ in range(size)]
+        return [asm.vectors(1) for _ in range(size)] if self.begins else zero_sums(asm, size, 1)
+
+    def _taps(self, weights: Register, places: Iterable[tuple[int, int]]) -> Taps:
+        """The weights at these places of the window."""
+        return {(r, s): self.asm.load(Address(weights, (r * self.s + s) * self.level.bytes))
+                for r, s in places}
+
+    def _missing(self, down: int, row: Register, last: int) -> Label | None:
+        """Emit a jump to a new label if the row of the input `down` rows behind `row` does not
+        exist; None if it does for every first row of pixels up to `last`."""
+        asm, (first, extent) = self.asm, self.guards.get("y", (0, 1 << 31))
+        if down + first >= 0 and last * self.stride_y + down + first < extent:
+            return None
+        beyond, reached = asm.label(), asm.copy(row)
+        asm.advance(reached, down)
+        asm.op("compare_immediate", reached, extent)
+        asm.jump("above_equal", beyond)
+        return beyond
+
+    def _skipped(self, beyond: Label, starts: list[list[list[Register]]]) -> None:
+        """Place the label of a row that does not exist; sums that would begin there are zero."""
+        asm, end = self.asm, self.asm.label()
+        if not starts or not self.begins:
+            asm.place(beyond)
+            return
+        asm.jump("always", end)
+        asm.place(beyond)
+        for (register,) in (pixel for pixels in starts for pixel in pixels):
+            asm.clear(register)
+        asm.place(end)
+
+    def _row_read(self, run: Run, down: int, uses: list[tuple[int, int]], source: AccessStream,
+                  weights: Register | None, taps: Taps, position: Register,
+                  sums: list[list[list[Register]]], lanes: int | None) -> None:
+        """Add the products with a row of the input to all sums that see it.
+
+        `down` is how far it lies behind the first one that is read, `uses` are rows of pixels, and
+        which row of the window it is to them.
+        """
+        inside = [(s, p) for s, p in product(range(self.s), range(run.size))
+                  if (p, s) not in run.outside]
+        if weights is not None and not taps:
+            seen = sorted({s for s, _ in inside})
+            taps = self._taps(weights, [(r, s) for _, r in uses for s in seen])
+        self._add_row(inside, down, uses, source, taps, position, sums, lanes)
+
+    def _add_row(self, inside: list[tuple[int, int]], down: int, uses: list[tuple[int, int]],
+                 source: AccessStream, taps: Taps, position: Register,
+                 sums: list[list[list[Register]]], lanes: int | None) -> None:
+        """Add the products of the pairs (s, pixel) in `inside`, or what is read itself.
 
         Multiply-adds that have addresses read whole vectors of f32 by themselves; others are
         loaded, and widened, once for all pixels that see them.
         """
-        asm, down, right = self.asm, *self.taps
-        inside = [(s, p) for s, p in product(range(self.s), range(run.size))
-                  if (p, s) not in run.outside]
-        taps = {s: asm.load(Address(weights, (r * self.s + s) * self.level.bytes))
-                for s in sorted({s for s, _ in inside})} if weights is not None else {}
-        whole = (lanes is None and source.dtype == "f32" and bool(taps)
+        asm, right = self.asm, self.right
+        whole = (lanes is None and source.dtype == "f32" and bool(taps) and len(uses) == 1
                  and not self.level.by_lane)
         held: dict[int, Register] = {}
+        begun = {register for i, r in uses if r or not self.begins for (register,) in sums[i]}
 
         def column(s: int, p: int) -> int:
             return p * self.stride_x + s * self.dilation_x
 
         for s, p in inside if whole else sorted(inside, key=lambda sp: (column(*sp), sp)):
-            at = Address(source.base, r * down + column(s, p) * right, position, source.size)
+            at = Address(source.base, down * self.down + column(s, p) * right, position,
+                         source.size)
             if not whole and column(s, p) not in held:
                 held[column(s, p)] = elements.load(asm, source.dtype, at, lanes)
-            if taps:
-                asm.op("fma", sums[p][0], taps[s], at if whole else held[column(s, p)])
-            elif self.maximum:
-                asm.op("copy", sums[p][0], asm.larger(sums[p][0], held[column(s, p)]))
-            else:
-                asm.op("add", sums[p][0], sums[p][0], held[column(s, p)])
+            for i, r in uses:
+                (total,) = sums[i][p]
+                if taps:
+                    factor = at if whole else held[column(s, p)]
+                    if total in begun:
+                        asm.op("fma", total, taps[r, s], factor)
+                    else:
+                        asm.op("mul", total, taps[r, s], factor)
+                        begun.add(total)
+                elif self.maximum:
+                    asm.op("copy", total, asm.larger(total, held[column(s, p)]))
+                else:
+                    asm.op("add", total, total, held[column(s, p)])
+        for (total,) in (pixel for i, _ in uses for pixel in sums[i]):
+            if total not in begun:
+                asm.clear(total)

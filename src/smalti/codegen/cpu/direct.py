@@ -34,6 +34,7 @@ from smalti.codegen.cpu.micro import (
     multiply,
     split_rows,
     store_sums,
+    widen,
     zero_sums,
 )
 from smalti.codegen.cpu.nest import AccessStream, LoopAxis, Nest, Sink, stream_of
@@ -59,6 +60,10 @@ sets."""
 AHEAD_RUNS_MAX = 12
 """A panel that 2 to so many runs of pixels use asks for the next one while it is used. Measured
 with `ROWS_MAX` of `schedule.choose`: matrix products take 6 to 13 % less time."""
+WIDENED_RUNS_MIN = 3
+"""Runs of pixels from which on halves of a panel are widened once for all of them, where products
+take factors by lane. There each widening takes a unit that multiplies, `fcvtl` for two clocks, and
+a store one for a clock: two runs would gain nothing."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +149,9 @@ class DirectLowering:
 
     @property
     def plain_bytes(self) -> int:
-        """Bytes of a chunk of a panel as factors, where weights are quantised."""
-        return 4 * self.schedule.chunk * self.packed.taps * self.width if self.quantised else 0
+        """Bytes of a chunk of a panel as factors, where they are made in scratch memory."""
+        made = self.quantised or self._widened(self.schedule.tile_x)
+        return 4 * self.schedule.chunk * self.packed.taps * self.width if made else 0
 
     def _form(self, tile_x: int) -> Format | None:
         """The format of weights that a micro-kernel unpacks in registers: where it is the only one
@@ -159,14 +165,36 @@ class DirectLowering:
             needed += s.rows
         return form if needed <= self.level.vectors else None
 
+    def _widened(self, tile_x: int) -> bool:
+        """True if halves become f32 in scratch memory, not as the micro-kernel loads them."""
+        s = self.schedule
+        runs = s.tile_b * s.tile_y * -(-tile_x // s.rows)
+        return (self.level.by_lane and s.factors in ("f16", "widened")
+                and runs >= WIDENED_RUNS_MIN)
+
     def _plain(self, panel: Register, layout: ScratchLayout, tile_x: int) -> Register:
-        """Where a chunk of a panel lies as the micro-kernel reads it: quantised ones in scratch."""
-        if not self.quantised or self._form(tile_x):
+        """Where a chunk of a panel lies as the micro-kernel reads it: quantised ones, and halves
+        that are widened once, in scratch."""
+        asm, s, widened = self.asm, self.schedule, self._widened(tile_x)
+        if not widened and (not self.quantised or self._form(tile_x)):
             return panel
-        plain = self.asm.copy(self.scratch)
-        self.asm.advance(plain, layout.plain_at)
-        self._unpack(self.asm.copy(panel), plain, self.schedule.chunk)
+        plain = asm.copy(self.scratch)
+        asm.advance(plain, layout.plain_at)
+        if widened:
+            widen(asm, s.factors, s.vectors, asm.copy(panel), asm.copy(plain),
+                  s.chunk * self.packed.taps)
+        else:
+            self._unpack(asm.copy(panel), plain, s.chunk)
         return plain
+
+    def micro(self, rows: int, vectors: int, layout: ScratchLayout, tile_x: int, step: int = 4,
+              unroll: int | None = None, lines: int = 0) -> Micro:
+        """The micro-kernel of `rows` pixels of a tile, whose factors are `step` bytes apart."""
+        s, p, row = self.schedule, self.packed, self.e.stride_x * layout.pixel
+        if self._widened(tile_x):
+            return Micro(rows, vectors, row, step, 4 * self.width, s.step, lines=lines)
+        return Micro(rows, vectors, row, step, p.channel_bytes, unroll or s.unroll, s.factors,
+                     lines, self._form(tile_x))
 
     def _unpack(self, source: Register, target: Register, channels: int) -> None:
         """Make factors of `channels` channels of a panel; `source` is left behind them."""
@@ -358,11 +386,10 @@ class DirectLowering:
              panel: Register, ahead: Register | None, lines: int) -> None:
         """Emit the micro-kernels along one row of pixels."""
         asm, e, s = self.asm, self.e, self.schedule
-        loops, panel_bytes = self.window(layout, s.chunk), self.packed.channel_bytes
+        loops = self.window(layout, s.chunk)
         at, at_sums = asm.copy(row), asm.copy(row_sums)
         for size, many in split_rows(tile_x, s.rows):
-            shape = Micro(size, s.vectors, e.stride_x * layout.pixel, 4, panel_bytes, s.unroll,
-                          s.factors, lines, self._form(tile_x))
+            shape = self.micro(size, s.vectors, layout, tile_x, lines=lines)
             with asm.loop(many):
                 if self.chunks == 1:
                     held = zero_sums(asm, size, s.vectors)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smalti.codegen.cpu.direct import DirectLowering, ScratchLayout, Tile
-from smalti.codegen.cpu.micro import Micro, Reduction, multiply, split_rows, zero_sums
+from smalti.codegen.cpu.micro import Reduction, multiply, split_rows, zero_sums
 from smalti.codegen.cpu.nest import AccessStream, stream_of
 from smalti.codegen.cpu.operands import Register
 from smalti.codegen.cpu.results import RegisterResults
@@ -85,13 +85,11 @@ class InPlaceLowering(DirectLowering):
 
     def _line(self, here: RegisterResults, tile_x: int, weights: Register, channels: int) -> None:
         """Emit the micro-kernels along one row of pixels."""
-        asm, e, s, lanes = self.asm, self.e, self.schedule, self.level.lanes
+        asm, s, lanes = self.asm, self.schedule, self.level.lanes
         vectors, layout = -(-channels // lanes), self.layout(tile_x)
         loops, step, unroll = self.reduction(layout)
         for size, many in split_rows(tile_x, s.rows):
-            shape = Micro(size, vectors, e.stride_x * layout.pixel, step,
-                          self.packed.channel_bytes, unroll, s.factors,
-                          form=self._form(tile_x))
+            shape = self.micro(size, vectors, layout, tile_x, step, unroll)
             with asm.loop(many):
                 sums = zero_sums(asm, size, vectors)
                 multiply(asm, shape, here.sources[self.patch.value].base, asm.copy(weights), loops,

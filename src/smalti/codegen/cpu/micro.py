@@ -255,6 +255,19 @@ def load_factor(asm: Assembler, address: Address, factors: str, half: int | None
     return asm.result("shift_left_int", value, 16)
 
 
+def widen(asm: Assembler, factors: str, vectors: int, source: Register, target: Register,
+          channels: int) -> None:
+    """Write `channels` channels (times taps) of a panel of halves ("f16", or "widened" pairs of
+    bf16) as f32, for all rows that are to be multiplied with them. Both registers are advanced."""
+    halves, size = HALVES[factors], vector_bytes_of(asm, factors)
+    with asm.loop(channels // len(halves)):
+        for v, (k, half) in itertools.product(range(vectors), enumerate(halves)):
+            value = load_factor(asm, Address(source, v * size), factors, half)
+            asm.store(Address(target, (k * vectors + v) * asm.level.bytes), value)
+        asm.advance(source, vectors * size)
+        asm.advance(target, len(halves) * vectors * asm.level.bytes)
+
+
 def zero_sums(asm: Assembler, rows: int, vectors: int) -> list[list[Register]]:
     """New sums, all zero."""
     sums = [asm.vectors(vectors) for _ in range(rows)]

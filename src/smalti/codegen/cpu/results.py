@@ -82,10 +82,11 @@ class RegisterResults:
             inner.advance(axis, steps)
 
     def write(self, sums: Sequence[Sequence[Register]], index: Register | None = None,
-              lanes: int | None = None) -> None:
+              lanes: int | None = None, behind: tuple[str, int] = ("", 0)) -> None:
         """Results for sums[row][vector]; `lanes` of the last vector where it is not whole.
 
-        `index` is added to every place, in elements along the lanes.
+        `index` is added to every place, in elements along the lanes, and what is `behind`: an axis
+        and steps along it.
         """
         asm = self.asm
         for v in range(len(sums[0])):
@@ -93,27 +94,33 @@ class RegisterResults:
             fixed: dict[Load, Register] = {}
             for row, registers in enumerate(sums):
                 operand = partial(self._operand, total=registers[v], fixed=fixed, row=row, v=v,
-                                  index=index, lanes=here)
-                self._store(row, v, evaluate(asm, self.value, operand, {}), index, here)
+                                  index=index, lanes=here, behind=behind)
+                self._store(row, v, evaluate(asm, self.value, operand, {}), index, here, behind)
+
+    def _place(self, stream: AccessStream, row: int, v: int, behind: tuple[str, int]) -> int:
+        """Bytes from a stream's pointer to vector `v` of a row."""
+        axis, steps = behind
+        return (row * stream.stride(self.row) + steps * stream.stride(axis)
+                + v * self.asm.level.lanes * stream.stride(self.lane))
 
     def _operand(self, load: Load, total: Register, fixed: dict[Load, Register], row: int, v: int,
-                 index: Register | None, lanes: int | None) -> Register:
+                 index: Register | None, lanes: int | None, behind: tuple[str, int]) -> Register:
         """What is read at a vector of a row; `fixed` holds what is the same in all rows."""
         if load.buffer == self.sums:
             return total
         if load in fixed:
             return fixed[load]
         stream, asm = self.loads[load], self.asm
-        at = row * stream.stride(self.row) + v * asm.level.lanes * stream.stride(self.lane)
+        at = self._place(stream, row, v, behind)
         found = load_lanes(asm, stream, self.lane, at, index, lanes)
         if not stream.stride(self.row):
             fixed[load] = found
         return found
 
     def _store(self, row: int, v: int, value: Register, index: Register | None,
-               lanes: int | None) -> None:
+               lanes: int | None, behind: tuple[str, int]) -> None:
         asm, dtype, step = self.asm, self.out.dtype, self.out.stride(self.lane)
-        at = row * self.out.stride(self.row) + v * asm.level.lanes * step
+        at = self._place(self.out, row, v, behind)
         if step == self.out.size:
             elements.store(asm, dtype, Address(self.out.base, at, index, step), value, lanes)
         elif step == 0:
