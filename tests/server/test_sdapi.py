@@ -118,7 +118,7 @@ def test_a_client_that_goes_away_cancels_its_picture(client: Client) -> None:
 
     def watch(id: str) -> None:
         progress = client.site.queue.progress(id)
-        if progress is not None and progress.step == 2 and not seen:
+        if progress is not None and progress.step >= 2 and not seen:
             seen.append(id)
             connection.sock.close()
         if seen and id == seen[0] and client.site.queue.job(id).state == "cancelled":
@@ -170,6 +170,11 @@ def test_a_client_that_goes_away_cancels_its_picture(client: Client) -> None:
     ("txt2img", {"override_settings": {"samples_format": "avif"}}, 422, "samples_format is 'avif'"),
     ("txt2img", {"override_settings": {"jpeg_quality": 10 ** 30}}, 422, "jpeg_quality is 1000"),
     ("txt2img", {"eta": 0.5}, 422, "eta is 0.5"),
+    ("options", {"eta_noise_seed_delta": 31337}, 422, "eta_noise_seed_delta is 31337"),
+    ("options", {"randn_source": []}, 422, "randn_source is []; expected one of CPU"),
+    ("options", {"emphasis": "None"}, 422, "the option emphasis is 'None'"),
+    ("options", {"CLIP_stop_at_last_layers": 0}, 422, "clip_skip is 0"),
+    ("options", {"sd_vae": "gone", "mine": 1}, 422, "no vae is named 'gone'"),
     ("options", {"x": "y" * 100_001}, 422, "more than 100000 characters"),
 ])
 def test_what_is_not_understood_is_refused_by_name(

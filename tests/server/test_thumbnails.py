@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,28 @@ def test_a_thumbnail_is_made_once(tmp_path: Path) -> None:
     thumbnails.forget("day/a")
     with pytest.raises(InputError, match="a.png cannot be read as a picture"):
         thumbnails.of(tmp_path / "a.png", "day/a", 384)
+
+
+def test_of_thumbnails_that_nobody_deletes_the_last_ones_stay(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 4), "red").save(tmp_path / "a.png")
+    thumbnails, small = Thumbnails(tmp_path / "small"), tmp_path / "small" / "models"
+    for at, name in enumerate(("one", "two", "three")):
+        thumbnails.of(tmp_path / "a.png", f"models/{name}", 384, most=3)
+        os.utime(small / f"{name}.webp", (at, at))
+    thumbnails.of(tmp_path / "a.png", "models/one", 384, most=3)  # looked at again
+    thumbnails.of(tmp_path / "a.png", "models/four", 384, most=3)
+    assert {each.stem for each in small.iterdir()} == {"one", "three", "four"}
+
+
+def test_a_picture_that_was_deleted_in_its_folder_has_no_thumbnail(client: Client) -> None:
+    picture = client.made(**APPLE)["pictures"][0]
+    record = client.site.archive.picture(picture["id"])
+    assert record is not None
+    kept = client.site.gallery.root / ".thumbnails" / Path(record.path).with_suffix(".webp")
+    at = f"/api/pictures/{picture['id']}/thumbnail"
+    assert client.get(at).status == 200 and kept.is_file()
+    (client.site.gallery.root / record.path).unlink()
+    assert client.get(at).status == 404 and not kept.exists()
 
 
 def test_where_a_thumbnail_cannot_be_kept_it_is_made_again(tmp_path: Path) -> None:

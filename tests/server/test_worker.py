@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 from served import SECONDS, opened
+from tiny_model import tiny_weights
 
 from smalti.diffusion import made_picture
 from smalti.diffusion.job import PictureJob
@@ -71,6 +72,36 @@ def test_embeddings_of_another_family_do_no_harm(models: Path, tmp_path: Path) -
     site.stop()
     assert (plain.state, plain.warnings) == (DONE, []) and named.state == DONE
     assert "'other' has vectors of width 4096" in named.warnings[0]
+
+
+def test_embeddings_that_come_and_change_load_no_model_anew(models: Path, tmp_path: Path) -> None:
+    words = tmp_path / "embeddings"
+    words.mkdir()
+    site = Site(tmp_path / "pictures", [models, words], ["cpu"], threads=1)
+    site.start()
+    width = next(value.shape[1] for name, value in tiny_weights().items()
+                 if name.endswith("token_embedding.weight"))
+
+    def pixels() -> bytes:
+        site.folders().all()  # without waiting until what was seen is old
+        job = made(site, prompt="zqpet")
+        assert (job.state, job.warnings) == (DONE, [])
+        (picture,) = site.archive.pictures(job=job.id)
+        with Image.open(site.gallery.root / picture.path) as shown:
+            return shown.tobytes()
+
+    def write(vectors: int) -> None:
+        save_file({"emb_params": np.ones((vectors, width), np.float32)},
+                  words / "zqpet.safetensors")
+
+    seen, models_of = [pixels()], site.workers[0]._pipelines
+    (pipe,) = models_of.values()
+    for change in (lambda: write(1), lambda: write(3), (words / "zqpet.safetensors").unlink):
+        change()
+        seen.append(pixels())
+    site.stop()
+    assert seen[0] == seen[3] and len(set(seen)) == 3
+    assert [*models_of.values()] == [pipe]
 
 
 @pytest.mark.parametrize(("raised", "name", "said"), [

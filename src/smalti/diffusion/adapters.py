@@ -11,8 +11,8 @@ from typing import Any
 from smalti.checkpoint.adapters import Adapted, AdapterFile, Fit, WeightedAdapter
 from smalti.diffusion.prompt import AdapterUse
 from smalti.diffusion.submodels import Submodels
-from smalti.diffusion.words import files_in
-from smalti.errors import CheckpointError, InputError
+from smalti.diffusion.words import Version, files_in, version_of
+from smalti.errors import InputError
 from smalti.families import family_of
 from smalti.models.config import ModelConfig
 from smalti.runtime.inputs import checked_path
@@ -32,7 +32,7 @@ class Adapters:
         self.given = submodels.weights
         self.folders = [Path(each) for each in folders]
         self._submodels = submodels
-        self._opened: dict[tuple[Path, int, int], AdapterFile] = {}
+        self._opened: dict[Version, AdapterFile] = {}
         for each in self.folders:
             if not each.is_dir():
                 raise InputError(f"{each} is no folder; expected one with adapters")
@@ -83,11 +83,7 @@ class Adapters:
 
     def _open(self, path: Path) -> AdapterFile:
         """The adapter in a file, which is opened again when it has changed."""
-        try:
-            state = path.stat()
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-        key = path.resolve(), state.st_mtime_ns, state.st_size
+        key = version_of(path)
         if key not in self._opened:
             self._opened[key] = AdapterFile.open(path)
         return self._opened[key]

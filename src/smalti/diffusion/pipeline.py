@@ -214,6 +214,17 @@ class Pipeline:
         """
         return self._adapters.add(path, weight, text_weight)
 
+    def offer(self, embeddings: Sequence[Path], lora_folders: Sequence[Path]) -> None:
+        """Let prompts name these files of embeddings, and adapters in these folders, instead of
+        those of the folders that were given before.
+
+        Nothing is compiled or bound for it: an embedding is read when a prompt has its name, and
+        one that does not fit the model is then a warning.
+        """
+        with self._asking:
+            self._words.offer(embeddings)
+            self._adapters.folders = list(lora_folders)
+
     @property
     def residents(self) -> Residents:
         """What holds the programs of this pipeline, which others may share: see `LoadOptions`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -16,32 +17,43 @@ from smalti.models.config import ModelConfig
 
 SUFFIXES = (".safetensors", ".pt", ".bin", ".pth", ".ckpt")
 """Endings of the files of a folder that may be embeddings or adapters."""
+Version = tuple[Path, int, int]
+"""Of a file: where it lies, when it was changed, and its bytes."""
+
+NAMES_MAX = 10_000
+"""Whose patterns are kept compiled: one takes 0.1 ms, and each prompt is searched for all names."""
+
 
 class Vocabulary:
     """The embeddings that prompts may name, for the text encoders of one model.
 
-    Files that are given are read at once, and have to fit; those of a folder, which may be of any
-    family, when a prompt has their name.
+    Files that are given are read at once, and have to fit; those of a folder, and those that are
+    offered, which may be of any family, when a prompt has their name.
     """
 
     def __init__(self, config: ModelConfig, paths: Iterable[str | Path] = ()) -> None:
         self._config = config
-        self._files: dict[str, Path] = {}
-        self._known: dict[str, Embedding] = {}
+        self._given: dict[str, Embedding] = {}
+        self._offered: dict[str, Path] = {}
+        self._read: dict[Path, tuple[Version, Embedding]] = {}
         given = [Path(path) for path in paths]
         if not widths(config) and not all(path.is_dir() for path in given):
             raise InputError("embeddings are for models with a CLIP text encoder; this model reads "
                              "prompts with T5 only")
         for path in given:
             if path.is_dir():
-                self._files |= {file.stem: file for file in files_in(path)}
+                self._offered |= {file.stem: file for file in files_in(path)}
             else:
-                self.add(Embedding.open(path))
+                word = self._opened(path)
+                self._given[word.name] = word
 
-    def add(self, word: Embedding) -> None:
-        """Know one more. Raises CheckpointError where it does not fit the text encoders."""
-        word.fit(widths(self._config))
-        self._known[word.name] = word
+    def offer(self, files: Iterable[Path]) -> None:
+        """Let prompts name these files, and no others of folders; of two of one name the first."""
+        self._offered = {}
+        for file in files:
+            self._offered.setdefault(file.stem, file)
+        offered = set(self._offered.values())
+        self._read = {path: each for path, each in self._read.items() if path in offered}
 
     def named(self, texts: Sequence[str],
               bundled: Iterable[Embedding] = ()) -> tuple[list[Embedding], list[str]]:
@@ -57,21 +69,36 @@ class Vocabulary:
                 found[word.name] = word
             except CheckpointError as error:
                 warnings.append(f"{error}; it is left out")
-        for name in [name for name in self._files if _occurs(name, heard)]:
-            try:
-                self.add(Embedding.open(self._files[name]))
-                del self._files[name]
-            except CheckpointError as error:
-                warnings.append(f"{error}; {name!r} is read as it is written")
-        found |= {word.name: word for word in self._known.values() if _occurs(word.name, heard)}
+        for name, path in self._offered.items():
+            if _occurs(name, heard):
+                try:
+                    found[name] = self._opened(path)
+                except CheckpointError as error:
+                    warnings.append(f"{error}; {name!r} is read as it is written")
+        found |= {word.name: word for word in self._given.values() if _occurs(word.name, heard)}
         return list(found.values()), warnings
+
+    def _opened(self, path: Path) -> Embedding:
+        """The embedding in a file, which is read again when it has changed. Raises CheckpointError
+        where it does not fit the text encoders."""
+        version = version_of(path)
+        known = self._read.get(path)
+        if known is None or known[0] != version:
+            word = Embedding.open(path)
+            word.fit(widths(self._config))
+            known = self._read[path] = version, word
+        return known[1]
 
 
 def _occurs(name: str, text: str) -> bool:
     """Whether a name stands in a text, not as a part of a longer word."""
+    return _pattern(name).search(text) is not None
+
+
+@lru_cache(NAMES_MAX)
+def _pattern(name: str) -> re.Pattern[str]:
     letter = r"[^\W\d_]"
-    pattern = rf"(?<!{letter}){re.escape(name)}(?!{letter})"
-    return re.search(pattern, text, re.IGNORECASE) is not None
+    return re.compile(rf"(?<!{letter}){re.escape(name)}(?!{letter})", re.IGNORECASE)
 
 
 def widths(config: ModelConfig) -> dict[str, int]:
@@ -105,6 +132,15 @@ def rows_of(tokens: npt.ArrayLike, table: np.ndarray,
         for place, vector in places.items():
             text[place] = vector
     return rows
+
+
+def version_of(path: Path) -> Version:
+    """What a file is known by until it changes. Raises CheckpointError where it is not there."""
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    return path.resolve(), state.st_mtime_ns, state.st_size
 
 
 def files_in(folder: Path) -> list[Path]:

@@ -81,8 +81,10 @@ class Gallery:
         """A picture in small, as WebP; None where its file is gone. Raises InputError for a file
         that is no picture any more."""
         path = self.file(picture)
-        return None if path is None else (
-            self.thumbnails.of(path, _name(picture), THUMBNAIL_SIDE))
+        if path is None:  # somebody deleted it in the folder itself
+            self.thumbnails.forget(_name(picture))
+            return None
+        return self.thumbnails.of(path, _name(picture), THUMBNAIL_SIDE)
 
     def delete(self, picture: PictureRecord) -> None:
         """Delete the file of a picture; a link is deleted, not what it leads to. Raises

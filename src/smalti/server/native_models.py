@@ -14,6 +14,8 @@ from smalti.server.site import Site
 
 PREVIEW_SIDE = 512
 """Pixels of the picture of a model, at most."""
+PREVIEWS_KEPT = 2000
+"""On the disk, 30 kB each: of a picture that is another one now the old one stays else for ever."""
 PREVIEW_SECONDS = 60
 """For which a browser need not ask again whether it is another one."""
 
@@ -56,7 +58,7 @@ def get_model_preview(site: Site, call: Asking) -> Response:
     state = picture.stat()
     digest = hashlib.sha256(b"%s %d %d" % (os.fsencode(picture), state.st_mtime_ns,
                                            state.st_size)).hexdigest()[:32]
-    content = site.gallery.thumbnails.of(picture, f"models/{digest}", PREVIEW_SIDE)
+    content = site.gallery.thumbnails.of(picture, f"models/{digest}", PREVIEW_SIDE, PREVIEWS_KEPT)
     return Response(content, media_type="image/webp",
                     headers={"cache-control": f"private, max-age={PREVIEW_SECONDS}"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -24,9 +25,9 @@ class Thumbnails:
         self._folder = folder
         self._turn = threading.Lock()
 
-    def of(self, source: Path, name: str, side: int) -> bytes:
+    def of(self, source: Path, name: str, side: int, most: int | None = None) -> bytes:
         """The picture in the file `source`, at most `side` pixels wide and high; it is kept under
-        `name`, a path below the folder.
+        `name`, a path below the folder. Beside it `most` are kept, those that were asked for last.
 
         Raises InputError for what is no picture. Where the disk refuses, it is made again each
         time.
@@ -34,12 +35,17 @@ class Thumbnails:
         path = self._path(name)
         with self._turn:
             with suppress(OSError):
-                return path.read_bytes()
+                content = path.read_bytes()
+                if most is not None:
+                    os.utime(path)
+                return content
             content = reduced(source, side)
             with suppress(OSError, OutputError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with replaced(path) as stream:
                     stream.write(content)
+                if most is not None:
+                    _trim(path.parent, most)
             return content
 
     def forget(self, name: str) -> None:
@@ -50,6 +56,14 @@ class Thumbnails:
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.webp"
+
+
+def _trim(folder: Path, most: int) -> None:
+    """Keep so many files of a folder, those that were used last. Raises OSError."""
+    with os.scandir(folder) as found:
+        files = sorted((each.stat().st_mtime_ns, each.path) for each in found)
+    for _, path in files[:-most]:
+        os.unlink(path)
 
 
 def reduced(source: Path, side: int) -> bytes:

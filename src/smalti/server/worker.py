@@ -197,18 +197,16 @@ class DeviceWorker:
 
         embeddings = [each.path for each in self._folders.of_kind("embedding")]
         folders = sorted({each.path.parent for each in self._folders.of_kind("lora")})
-        key = (*((path, _changed(path)) for path in asked.loading), *embeddings, *folders)
+        key = tuple((path, _changed(path)) for path in asked.loading)
         pipe = self._pipelines.pop(key, None)
         if pipe is None:
             pipe = Pipeline.load(
                 asked.model.path, device=self.device, progress=self._progress,
                 vae=None if asked.vae is None else asked.vae.path,
                 text_encoders=[each.path for each in asked.text_encoders],
-                # as folders: they may be of all families, and those that a prompt names count
-                embeddings=sorted({each.parent for each in embeddings}),
-                lora_folder=folders or None, residents=self._residents,
-                **self._loading)
+                residents=self._residents, **self._loading)
             self._residents = self._residents or pipe.residents
+        pipe.offer(embeddings, folders)  # files of them that come and go are no other model
         self._pipelines[key] = pipe
         while len(self._pipelines) > PIPELINES_KEPT:
             self._pipelines.popitem(last=False)

@@ -17,6 +17,7 @@ from smalti.errors import InputError
 from smalti.server.archive import FAILED, JobRecord
 from smalti.server.models import ModelFolders
 from smalti.server.sdapi.files import found_file
+from smalti.server.sdapi.webui import KEPT
 from smalti.server.told import is_refused
 
 SCENE = Image.linear_gradient("L").resize((32, 16)).convert("RGB")
@@ -157,6 +158,31 @@ def test_options_are_kept_when_the_server_starts_again(tmp_path: Path, equipped:
         options = second.get("/sdapi/v1/options").json
         assert options["mine"] == {"a": [1]}
         assert options["sd_model_checkpoint"].startswith("small/tiny.safetensors")
+
+
+def test_options_that_cannot_be_any_more_are_left_out_and_named(
+        tmp_path: Path, equipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file has gone since, or an earlier Smalti kept what it did not look at."""
+    site = opened(tmp_path, equipped)
+    site.archive.keep(KEPT, json.dumps({
+        "sd_model_checkpoint": "tiny", "sd_vae": "gone.vae.safetensors", "mine": 1,
+        "eta_noise_seed_delta": 31337}))
+    with served(site) as found:
+        answer = found.post("/sdapi/v1/txt2img", {"prompt": "a", "steps": 1})
+        assert answer.status == 200
+        info = json.loads(answer.json["info"])
+        vae, delta = info["warnings"]
+        assert vae.startswith("the option sd_vae is ignored: no vae is named 'gone.vae.safe")
+        assert delta.startswith("the option eta_noise_seed_delta is ignored: ")
+        assert info["sd_model_name"] == "tiny" and info["sd_vae_name"] is None
+        options = found.get("/sdapi/v1/options").json
+        assert (options["sd_vae"], options["mine"]) == ("Automatic", 1)
+        assert "eta_noise_seed_delta" not in options
+        # programs send back all that they have read
+        assert found.post("/sdapi/v1/options", {**options, "eta_noise_seed_delta": 0}).status == 200
+        answer = found.post("/sdapi/v1/txt2img", {"prompt": "a", "steps": 1})
+        assert json.loads(answer.json["info"])["warnings"] == []
+    assert capsys.readouterr().err.count("sd_vae is ignored") == 1
 
 
 def test_models_are_unloaded_and_loaded_again(client: Client) -> None:

@@ -52,8 +52,9 @@ def made(webui: WebUi, fields: dict[str, Any], job: JobRecord) -> Response:
     for name in ("init_images", "mask"):
         if name in fields:
             echo[name] = fields[name] if fields.get("include_init_images") else None
-    return JSONResponse({"images": images, "parameters": echo,
-                         "info": json.dumps(info(job, pictures))})
+    told = info(job, pictures)
+    told["warnings"] += webui.ignored()
+    return JSONResponse({"images": images, "parameters": echo, "info": json.dumps(told)})
 
 
 def enlarged(webui: WebUi, fields: dict[str, Any], made: JobRecord | Image.Image) -> str:
@@ -106,5 +107,5 @@ def info(job: JobRecord, pictures: list[PictureRecord]) -> dict[str, Any]:
         "sd_vae_hash": None, "denoising_strength": job.request.get("strength"),
         "extra_generation_params": {}, "index_of_first_image": 0, "infotexts": texts, "styles": [],
         "job_timestamp": "", "clip_skip": int(first.pairs.get("Clip skip", 1)),
-        "version": first.pairs.get("Version", ""), "warnings": job.warnings,
+        "version": first.pairs.get("Version", ""), "warnings": [*job.warnings],
     }

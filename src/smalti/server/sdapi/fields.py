@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from smalti.diffusion.options import BATCH_MAX, SIDE_MAX
+from smalti.diffusion.options import BATCH_MAX, OPTIONS, SIDE_MAX
 from smalti.diffusion.samplers import SAMPLERS, split_label
 from smalti.errors import InputError
 from smalti.server.models import MODEL, ModelFile, ModelFolders
@@ -219,6 +219,11 @@ def _size(found: Request, folders: ModelFolders) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
 
 
+def check_setting(name: str, value: Any, folders: ModelFolders) -> None:
+    """Raise InputError for an option of the server with which no picture could be made."""
+    _settings({name: value}, {}, folders)
+
+
 def _settings(settings: Mapping[str, Any], found: Request, folders: ModelFolders) -> Request:
     """What options of the server mean for a picture. Raises InputError for what is not done here.
     """
@@ -244,10 +249,13 @@ def _settings(settings: Mapping[str, Any], found: Request, folders: ModelFolders
         else:
             own.setdefault("text_encoders", []).append(each.name)
     skip = settings.get("CLIP_stop_at_last_layers", 1)
+    if isinstance(skip, float) and skip.is_integer():
+        skip = int(skip)
+    OPTIONS["clip_skip"].checked(skip)
     if "clip_skip" not in found and skip != 1:
         own["clip_skip"] = skip
     source = settings.get("randn_source", "NV")
-    if source not in RNGS:
+    if not isinstance(source, str) or source not in RNGS:
         raise InputError(f"randn_source is {source!r:.80}; expected one of {', '.join(RNGS)}")
     return {**own, "rng": RNGS[source]}
 

@@ -33,12 +33,37 @@ class WebUi:
         self.site = site
         self._tasks: OrderedDict[str, str | None] = OrderedDict()
         self._turn = threading.Lock()
+        self._told: set[str] = set()
         self._set: dict[str, Any] = json.loads(site.archive.kept(KEPT) or "{}")
 
     def settings(self) -> dict[str, Any]:
         """The options that were set, and the usual ones in place of others that count."""
+        return self._settings()[0]
+
+    def ignored(self) -> list[str]:
+        """What options that were set say that no picture can be made with any more."""
+        return self._settings()[1]
+
+    def _settings(self) -> tuple[dict[str, Any], list[str]]:
+        """Both. An option was checked when it was set; but the file that it names may have gone
+        since, or an earlier Smalti may have kept it. All pictures of all clients would be refused
+        for it, so it is left out, and the log says so."""
+        from smalti.server.models import to_log
+        from smalti.server.sdapi.fields import check_setting
+
         with self._turn:
-            return {**USUAL, **self._set}
+            kept = dict(self._set)
+        folders, ignored = self.site.folders(), []
+        for name, value in list(kept.items()):
+            try:
+                check_setting(name, value, folders)
+            except InputError as error:
+                del kept[name]
+                ignored.append(f"the option {name} is ignored: {error}")
+                if ignored[-1] not in self._told:
+                    self._told.add(ignored[-1])
+                    to_log(ignored[-1])
+        return {**USUAL, **kept}, ignored
 
     def options(self) -> dict[str, Any]:
         """All options as clients read them: the model by its title in the list of models."""
@@ -46,24 +71,22 @@ class WebUi:
         from smalti.server.sdapi.lists import title
 
         known, models = self.settings(), self.site.folders().recent()
-        chosen = known.get(CHECKPOINT, models[0].name)
+        chosen = known.get(CHECKPOINT) or models[0].name
         file = next((each for each in models if (each.kind, each.name) == (MODEL, chosen)), None)
         return {**known, CHECKPOINT: chosen if file is None else title(self.site, file)}
 
     def set(self, options: dict[str, Any]) -> None:
-        """Set options, which are kept. Raises InputError for those that cannot be."""
+        """Set options, which are kept. Raises InputError for those that cannot be: the pictures of
+        all clients are made with them."""
         from smalti.server.models import MODEL
-        from smalti.server.sdapi.fields import NO_VAE, modules
+        from smalti.server.sdapi.fields import check_setting
         from smalti.server.sdapi.files import found_file
-        from smalti.server.sdapi.formats import check_format
 
         wanted, folders = dict(options), self.site.folders()
-        check_format(wanted)
+        for name, value in wanted.items():
+            check_setting(name, value, folders)
         if wanted.get(CHECKPOINT):
             wanted[CHECKPOINT] = found_file(folders, wanted[CHECKPOINT], MODEL).name
-        if wanted.get("sd_vae") not in NO_VAE:
-            found_file(folders, wanted["sd_vae"], "vae")
-        modules(wanted.get("forge_additional_modules"), folders)
         with self._turn:
             both = {**self._set, **wanted}
             text = json.dumps(both)
