@@ -6,7 +6,7 @@
 | `SMALTI_DEVICE`  | device when `device="auto"`; default: the fastest                            |
 | `SMALTI_CACHE`   | folder of the compile cache; default: the platform's own cache folder        |
 | `SMALTI_SHOW`    | comma-separated stages to print: passes, graph, fused, kernel, schedule, asm |
-| `SMALTI_TARGET`  | avx2, avx512, avx512_bf16, neon, neon_bf16; default: the best of this CPU    |
+| `SMALTI_TARGET`  | a feature level (`codegen/levels.py`); default: the best of this CPU          |
 | `SMALTI_DOCTOR`  | off: GPUs are not checked when they are first used; default: on              |
 | `SMALTI_TOKEN`   | what clients of `smalti serve` have to send; default: nothing                |
 | `SMALTI_MODELS`  | folder of models that are fetched by name; default: the platform's data one  |

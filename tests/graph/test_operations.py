@@ -104,6 +104,11 @@ def loop_conv(x, w, bias=None, *, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(
     return y
 
 
+def loop_integers(product):
+    """A product of integers: of the factors less their zero points."""
+    return lambda a, b, a_zero, b_zero, **attributes: product(a - a_zero, b - b_zero, **attributes)
+
+
 def loop_attention(q, k, v, mask=None, *, num_heads, is_causal=0, scale=None):
     scores = (len(q), num_heads, q.shape[1], k.shape[1])
     mask = np.broadcast_to(np.zeros(1) if mask is None else mask, scores)
@@ -214,6 +219,11 @@ CASES = [
     two("max", lambda x, y: x if x > y else y), two("min", lambda x, y: x if x < y else y),
     Case("mat_mul", ((2, 3, 4), (4, 5)), loop_mat_mul),
     Case("mat_mul", ((1, 3, 4), (2, 4, 5)), loop_mat_mul),
+    Case("mat_mul_integer", ((2, 3, 4), (4, 5), (), (5,)), loop_integers(loop_mat_mul),
+         dtypes=("u8", "i8", "u8", "i8"), result="i32"),
+    Case("conv_integer", ((2, 4, 5, 4), (4, 2, 3, 3), (), (4, 1, 1, 1)), loop_integers(loop_conv),
+         {"pads": (1, 0, 1, 1), "strides": (2, 1), "group": 2}, dtypes=("i8", "u8", "i8", "u8"),
+         result="i32"),
     Case("conv", ((2, 3, 5, 4), (4, 3, 3, 3), (4,)), loop_conv, {"pads": (1, 1, 1, 1)}),
     Case("conv", ((1, 3, 6, 8), (2, 3, 3, 3)), loop_conv,
          {"strides": (2, 2), "pads": (0, 0, 1, 1)}),

@@ -32,7 +32,9 @@ from smalti.schedule import Limits, Schedule, choose
 
 Arrays = dict[str, np.ndarray]
 Pick = Callable[[Kernel, Limits, str], Schedule]
-LEVELS = available_levels()
+INTEGER_LEVELS = [name for name in available_levels() if level(name).integers]
+LEVELS = [name for name in available_levels() if not name.endswith("_vnni")]
+"""Levels whose names end so differ from another one in products of integers only."""
 MARGIN_BYTES = 256
 MARGIN, NAN = 0xA5, 0xFF
 SCRATCH_ALIGNMENT = 4096

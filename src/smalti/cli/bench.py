@@ -38,7 +38,8 @@ def names(text: str | None) -> tuple[str, ...]:
 @click.option("--precision", default="f32", show_default=True,
               help="f32, bf16, f16 on a GPU, or several with commas.")
 @click.option("--target", default=None, metavar="LEVEL",
-              help="Hold all engines to avx2, avx512 or avx512_bf16. Default: what the CPU has.")
+              help="Hold all engines to avx2, avx2_vnni, avx512, avx512_vnni or "
+                   "avx512_bf16. Default: what the CPU has.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--objective", default="latency", show_default=True,
               help="What our schedules are chosen for: latency, throughput (one thread) or energy.")

@@ -98,7 +98,7 @@ class Target:
 
     name: str
     functions: Collection[str]
-    """Pointwise operations that there are instructions for."""
+    """Pointwise operations, and products of integers, that there are instructions for."""
     precisions: tuple[str, ...]
     """What values between kernels may be stored in."""
     held: Collection[str]

@@ -19,6 +19,8 @@ from smalti.fuse.layout import row_values
 from smalti.fuse.support import (
     ANCHORS,
     CONTRACTIONS,
+    CONVOLUTIONS,
+    INTEGER_PRODUCTS,
     NORMALIZATIONS,
     POOLS,
     VIEWS,
@@ -94,7 +96,8 @@ def decide(graph: Graph, held: Collection[str] = (), functions: Collection[str] 
     ['mul']
     """
     if functions is None:
-        functions = {name for name, operation in OPERATIONS.items() if operation.pointwise}
+        functions = INTEGER_PRODUCTS | {
+            name for name, operation in OPERATIONS.items() if operation.pointwise}
     hosted = {node: why for node in graph.nodes if (why := lacking(node, functions))}
     users, when = graph.users(), whens(graph, held)
     tails, absorbed = grow_tails(graph, users, when, hosted)
@@ -173,7 +176,8 @@ class _Deciding:
             name = user.operation.name
             if user.output in self.absorbed or user.output in self.tails:
                 grouped = user.attributes.get("group", 1) != 1
-                if name not in CONTRACTIONS or grouped or (-3 if name == "conv" else -1) in moved:
+                channels = -3 if name in CONVOLUTIONS else -1
+                if name not in CONTRACTIONS or grouped or channels in moved:
                     return False
             elif user.output not in self.stored and (
                     name in VIEWS or not self._computable_by_readers(user.output, moved)):

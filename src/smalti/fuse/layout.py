@@ -8,11 +8,11 @@ combined element by element are of one kind. If nothing tells, a value is an ima
 
 from __future__ import annotations
 
-from smalti.fuse.support import NORMALIZATIONS, POOLS, REDUCTIONS
+from smalti.fuse.support import CONVOLUTIONS, NORMALIZATIONS, POOLS, PRODUCTS, REDUCTIONS
 from smalti.graph import Graph, Value
 
-OF_IMAGES = {"conv", "group_normalization", "resize", *POOLS}
-OF_ROWS = {"mat_mul"} | NORMALIZATIONS - {"group_normalization"}
+OF_IMAGES = {*CONVOLUTIONS, "group_normalization", "resize", *POOLS}
+OF_ROWS = PRODUCTS | NORMALIZATIONS - {"group_normalization"}
 TOGETHER = {"cast", "concat", *REDUCTIONS}
 """Operations, besides pointwise ones, whose operands and result are all images or all rows."""
 

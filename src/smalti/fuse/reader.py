@@ -8,7 +8,7 @@ import numpy as np
 
 from smalti.fuse.placement import Placement
 from smalti.fuse.region import buffer_of
-from smalti.fuse.support import INTEGERS, STORED
+from smalti.fuse.support import CONVOLUTIONS, INTEGERS, STORED
 from smalti.fuse.view import Storage, View, row_major
 from smalti.graph import Node, Value
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Load, affine
@@ -60,7 +60,7 @@ class Reader:
             expr = known[value]
             if anchor is None or anchor.output is not value:
                 return expr
-            channel = at[1] if anchor.operation.name == "conv" else at[-1]
+            channel = at[1] if anchor.operation.name in CONVOLUTIONS else at[-1]
             assert isinstance(expr, Load), expr
             moved = channel.plus(affine(expr)[3].offset)  # by slices, and to a group's first one
             expr = Load(expr.buffer, (*expr.index[:3], moved))

@@ -7,7 +7,13 @@ from enum import IntEnum
 
 from smalti.graph import Graph, Node, Value
 
-CONTRACTIONS = {"conv", "mat_mul"}
+INTEGER_PRODUCTS = {"conv_integer", "mat_mul_integer"}
+"""Products of integers of 8 bits, with sums of 32 bits."""
+CONVOLUTIONS, PRODUCTS = {"conv", "conv_integer"}, {"mat_mul", "mat_mul_integer"}
+CONTRACTIONS = CONVOLUTIONS | PRODUCTS
+INTEGER_CHANNELS_MIN = 8
+"""With fewer channels a convolution of integers is one of f32, exact as well: groups of four
+channels would be half empty, and planes of f32 need no staging of single channels."""
 REDUCTIONS = {"reduce_sum": "sum", "reduce_mean": "sum", "reduce_max": "max"}
 POOLS = {"average_pool": "sum", "max_pool": "max"}
 ANCHORS = CONTRACTIONS | REDUCTIONS.keys() | POOLS.keys()
@@ -15,7 +21,8 @@ ANCHORS = CONTRACTIONS | REDUCTIONS.keys() | POOLS.keys()
 NORMALIZATIONS = {"group_normalization", "layer_normalization", "rms_normalization"}
 VIEWS = {"reshape", "transpose", "slice", "expand"}
 FORMS: dict[str, tuple[str, ...]] = {
-    "conv": ("strides", "pads", "dilations", "group"), "mat_mul": (),
+    **dict.fromkeys(("conv", "conv_integer"), ("strides", "pads", "dilations", "group")),
+    "mat_mul": (), "mat_mul_integer": (),
     **dict.fromkeys(REDUCTIONS, ("axes", "keepdims")),
     **dict.fromkeys(POOLS, ("kernel_shape", "strides", "pads", "dilations", "ceil_mode",
                             "count_include_pad")),
@@ -62,7 +69,8 @@ def whens(graph: Graph, held: Collection[str]) -> dict[Value, When]:
 def lacking(node: Node, functions: Collection[str]) -> str:
     """The reason why no kernel can compute `node`; "" if one can.
 
-    `functions` are the pointwise operations that kernels of the target have.
+    `functions` are the pointwise operations, and the products of integers, that kernels of the
+    target have.
 
     >>> g = Graph()
     >>> x = g.input("x", (3,), "i64")
@@ -78,6 +86,8 @@ def lacking(node: Node, functions: Collection[str]) -> str:
         return _no_kernel(node)
     if name in VIEWS:
         return "" if _understood(node) else _no_kernel(node)
+    if name in INTEGER_PRODUCTS:
+        return _lacking_of_integers(node, functions)
     if name == "cast" and _castable(operands[0].dtype, node.output.dtype):
         return ""
     floats = values if name != "gather" else (operands[0], node.output)
@@ -88,6 +98,23 @@ def lacking(node: Node, functions: Collection[str]) -> str:
     if name == "gather" and not _known_rows(node):
         return "gather by computed numbers, which have to be checked"
     return "" if node.operation.pointwise or _understood(node) else _no_kernel(node)
+
+
+def _lacking_of_integers(node: Node, functions: Collection[str]) -> str:
+    """The reason why no kernel of a target with `functions` can compute a product of integers; ""
+    if one can."""
+    name, (_, b, a_zero, b_zero) = node.operation.name, node.inputs
+    if name not in functions:
+        return f"no kernel computes {name}"
+    if a_zero.type.size > 1:
+        return f"{name} with several zero points of its first factor"
+    if b_zero.kind != "constant" or (b_zero.data != b_zero.data.flat[0]).any():
+        return f"{name} with several zero points of its second factor, or computed ones"
+    if name == "conv_integer" and b.shape[1] < INTEGER_CHANNELS_MIN:
+        return f"{name} of {b.shape[1]} channels, of which f32 makes as exact sums"
+    if len(node.output.shape) > 4 or not _understood(node):
+        return _no_kernel(node)
+    return ""
 
 
 def only_ones(old: Sequence[int], new: Sequence[int]) -> bool:
@@ -121,10 +148,10 @@ def _understood(node: Node) -> bool:
            if key not in known):
         return False
     shape = node.inputs[0].shape
-    if name == "conv":
+    if name in CONVOLUTIONS:
         return len(shape) == len(node.inputs[1].shape) == 4
-    if name == "mat_mul":
-        return min(len(v.shape) for v in node.inputs) > 1
+    if name in PRODUCTS:
+        return min(len(v.shape) for v in node.inputs[:2]) > 1
     if name in POOLS:
         return len(shape) == 4
     if name in REDUCTIONS:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from smalti.fuse.support import ANCHORS, CONTRACTIONS, When, elementwise
+from smalti.fuse.support import ANCHORS, CONTRACTIONS, CONVOLUTIONS, When, elementwise
 from smalti.graph import Graph, Node, Value
 
 MEETING_MAX = 8
@@ -107,7 +107,7 @@ class _Tails:
         users = self.users.get(value, [])
         if anchor.operation.name not in CONTRACTIONS or anchor.attributes.get("group", 1) > 1:
             return None
-        channels = 1 if anchor.operation.name == "conv" else len(value.shape) - 1
+        channels = 1 if anchor.operation.name in CONVOLUTIONS else len(value.shape) - 1
         width, parts = value.shape[channels], len(users)
         starts = {node.attributes["start"] for node in users
                   if node.operation.name == "slice" and node not in self.hosted

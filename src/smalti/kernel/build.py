@@ -66,8 +66,27 @@ class Window:
         return (self.out_width - 1) * self.stride[1] + (self.columns - 1) * self.dilation[1] + 1
 
 
+@dataclass(frozen=True)
+class Whole:
+    """The factors of a contraction whose patch and weights are integers of 8 bits.
+
+    `signed` says whether those of the patch have a sign; `zero` is their zero point, which the
+    expression of the patch subtracts (None if it is computed), `weight_zero` that of the weights.
+    """
+
+    signed: bool
+    zero: int | None
+    weight_zero: int
+
+    @property
+    def options(self) -> tuple[tuple[str, float], ...]:
+        """The same as options of the kernel."""
+        known = () if self.zero is None else (("zero", self.zero),)
+        return ("signed", int(self.signed)), *known, ("weight_zero", self.weight_zero)
+
+
 def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer],
-                parts: int = 1) -> Kernel:
+                parts: int = 1, whole: Whole | None = None) -> Kernel:
     """The kernel of a convolution or matrix product.
 
     `patch` is the expression of the input at pixel (y - pad, x - pad) of the axes b, y, x, c;
@@ -77,12 +96,28 @@ def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buf
 
     Each element of the result may be made of several channels of `sum`: with `parts` 2 and n
     channels in the result, of channels o and o + n, as in GEGLU.
+
+    With `whole` the patch and the weights are whole numbers, and sums are i32: of the patch times
+    the weights less their zero point.
     """
     o, r, s, c = map(axis, "orsc")
     own = len(next(b for b in buffers if b.name == "weight").shape) == 6
     weight = Load("weight", (*map(axis, "by" * own), o, c, r, s))
-    return _windowed("contraction", window, patch, result, buffers, c, weight,
-                     (("c", window.channels),), parts)
+    kernel = _windowed("contraction", window, patch, result, buffers, c, weight,
+                       (("c", window.channels),), parts)
+    return kernel if whole is None else _of_integers(kernel, whole)
+
+
+def _of_integers(kernel: Kernel, whole: Whole) -> Kernel:
+    """The contraction `kernel` with sums of i32, of weights less their zero point."""
+    patch, total, out = kernel.stages
+    assert isinstance(total.value, Call), total
+    at, weight = total.value.arguments
+    if whole.weight_zero:
+        weight = Call("sub", (weight, Const(whole.weight_zero)))
+    stages = patch, replace(total, value=Call("mul", (at, weight))), out
+    buffers = (replace(b, dtype="i32") if b.name == "sum" else b for b in kernel.buffers)
+    return replace(kernel, buffers=tuple(buffers), stages=stages, options=whole.options)
 
 
 def depthwise(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer]) -> Kernel:

@@ -20,7 +20,8 @@ from functools import cached_property
 
 from smalti.graph.quantised import FORMATS
 
-STORED_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "i64": 8, "bool": 1, "u8": 1, "i8": 1}
+STORED_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "i64": 8, "bool": 1, "u8": 1, "i8": 1,
+                "i16": 2}
 """Bytes of an element of each dtype that is not quantised."""
 ELEMENT_BYTES = {**STORED_BYTES, **{name: form.element_bytes for name, form in FORMATS.items()}}
 """Bytes of an element of each dtype that a buffer may have; of quantised weights on average."""

@@ -132,6 +132,8 @@ def _value(expr: Expr, stage: Stage, grid: Arrays, inside: np.ndarray,
         return np.asarray(expr.value, np.float32)
     if isinstance(expr, Load):
         read = known[expr.buffer][tuple(_place(expr, stage, grid, inside, known))]
+        if expr is stage.value and expr.buffer == "sum":
+            return read  # stored as it is: i32 that f32 does not hold stay exact
         return read.astype(np.float32) if np.issubdtype(read.dtype, np.integer) else read
     arguments = [_value(argument, stage, grid, inside, known) for argument in expr.arguments]
     return OPERATIONS[expr.function].meaning(*arguments)

@@ -16,6 +16,7 @@ import numpy as np
 from smalti.graph import OPERATIONS, Graph, Node, Value
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
 from smalti.graph.operations.indexing import wrapped
+from smalti.rewrite import integers
 from smalti.rewrite.liveness import remove_dead_nodes
 from smalti.rewrite.recurrent import unrolled
 from smalti.rewrite.rules import Made, Procedure, Rule, apply_rules
@@ -63,7 +64,8 @@ def lowering(computes: Computes) -> Procedure:
     in `WAYS` if it has one, else by the decomposition in its record."""
     def applied(value: Value, made: Made) -> Value | None:
         node = value.node
-        known = value.dtype in ("f32", "bool") or node.operation.name == "cast"
+        name = node.operation.name
+        known = value.dtype in ("f32", "bool") or name == "cast" or name in integers.WAYS
         if computes(node) or not known or not value.type.size:
             return None
         if node.operation.name in WAYS:
@@ -286,7 +288,7 @@ WAYS: dict[str, Callable[..., Value | None]] = {
     "cast": _cast, "pad": _pad, "reduce_min": _reduce_min, "mat_mul": _mat_mul,
     "average_pool": _pool, "max_pool": _pool, "conv": _conv,
     "conv_transpose": _conv_transpose, "resample": _resample,
-    **dict.fromkeys(("rnn", "gru", "lstm"), unrolled),
+    **integers.WAYS, **dict.fromkeys(("rnn", "gru", "lstm"), unrolled),
 }
 
 

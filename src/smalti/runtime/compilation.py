@@ -24,15 +24,15 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     `precision` "bf16" halves the bytes of weights and of what is stored between kernels, and the
     time of products where the CPU multiplies bf16; sums, statistics, softmax, inputs and outputs
     are f32 whatever it is ("auto" is f32; see `fuse.precision`). `target` forces a feature level of
-    x86 (avx2, avx512, avx512_bf16) or AArch64 (neon, neon_bf16). Inputs named in `held` are
-    expected to stay the same for many runs: what depends on no other is computed again only when
-    one of them changes. `weights` names the dtype of parameters that will be given as "f16" or
-    "bf16", or as `Quantised` of one of its `FORMATS`: those that fill memory are held so, and
-    widened where they are used, with the same results. `objective` is what schedules are chosen
-    for: "latency", "throughput" or "energy" (see `tune.objective`); for throughput `threads` is 1
-    if it is None. `progress` is called with (kernels done, kernels). `like` is a program whose
-    weights will be bound to this one, too: layers use the size of Winograd that these stand. On a
-    CPU without a level the numpy reference runs and says so.
+    x86 (avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16) or AArch64 (neon, neon_bf16). Inputs
+    named in `held` are expected to stay the same for many runs: what depends on no other is
+    computed again only when one of them changes. `weights` names the dtype of parameters that will
+    be given as "f16" or "bf16", or as `Quantised` of one of its `FORMATS`: those that fill memory
+    are held so, and widened where they are used, with the same results. `objective` is what
+    schedules are chosen for: "latency", "throughput" or "energy" (see `tune.objective`); for
+    throughput `threads` is 1 if it is None. `progress` is called with (kernels done, kernels).
+    `like` is a program whose weights will be bound to this one, too: layers use the size of
+    Winograd that these stand. On a CPU without a level the numpy reference runs and says so.
     Raises InputError for an unknown precision, level, dtype, objective or held input, or a number
     of threads outside 1 to 256.
 

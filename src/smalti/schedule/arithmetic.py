@@ -30,6 +30,8 @@ def arithmetic(kernel: Kernel, schedule: Schedule) -> Hashable:
     True
     """
     kind = type(schedule).__name__
+    if isinstance(schedule, ContractionSchedule) and schedule.integers:
+        return kind, "integers"  # exact in any order
     if isinstance(schedule, ContractionSchedule):
         return kind, schedule.dtype, schedule.weights, *_order(kernel, schedule)
     if isinstance(schedule, AttentionSchedule):  # sums are rescaled a whole group at a time

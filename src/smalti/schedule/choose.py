@@ -16,18 +16,23 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from smalti.graph.quantised import FORMATS
-from smalti.kernel.form import ELEMENT_BYTES, Kernel, Load, affine, functions, loads
+from smalti.kernel.form import ELEMENT_BYTES, Kernel, affine, functions, loads
 from smalti.schedule.merge import (
     access,
+    bytes_shift,
     contraction_extents,
     in_place,
+    in_place_source,
     in_planes,
+    integer_sums,
     map_axes,
     reduction_axes,
     weights_batched,
     weights_bound,
 )
 from smalti.schedule.schedule import (
+    FACTOR_CHANNELS,
+    INTEGER_WEIGHTS,
     AttentionSchedule,
     ContractionSchedule,
     DepthwiseSchedule,
@@ -140,13 +145,11 @@ def _staged(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedu
     e = contraction_extents(kernel)
     images, lines = (1, 1) if weights_batched(kernel) else (e.b, e.y)
     pixels = images * lines * e.x
-    weights = weights_dtype(kernel, precision)
+    products, weights = factor_dtypes(kernel, limits, precision)
     vectors, rows = micro_tile(pixels, e.o, limits, weights in FORMATS)
     width = vectors * limits.lanes
     panels = -(-e.o // width)
     tile_x, tile_y, tile_b = pixel_tile(images, lines, e.x)
-    pairs = limits.pairs and precision == "bf16" and (weights == "bf16" or weights in FORMATS)
-    products = "bf16" if pairs else "f32"
     chunk = channel_chunk(e.c, (tile_b, tile_y, tile_x), e, limits, products, weights)
     tiles = (-(-e.b // tile_b)) * (-(-e.y // tile_y)) * (-(-e.x // tile_x))
     per_panel = 2 * tile_b * tile_y * tile_x * width * e.c * e.r * e.s * e.parts
@@ -157,9 +160,19 @@ def _staged(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedu
         block = max(1, min(panels // -(-TILES_PER_THREAD * limits.threads // tiles), sums))
     block = max(block, min(panels, -(-TILE_FLOPS_MIN // per_panel)))
     block = -(-panels // (-(-panels // block)))
-    unroll = math.gcd(4, chunk // (2 if "bf16" in (weights, products) else 1))
+    unroll = math.gcd(4, chunk // (2 if weights == "bf16" else FACTOR_CHANNELS[products]))
     return ContractionSchedule(tile_b, tile_y, tile_x, block, chunk, rows, vectors, unroll,
                                products, weights=weights)
+
+
+def factor_dtypes(kernel: Kernel, limits: Limits, precision: str) -> tuple[str, str]:
+    """The dtypes of the factors of a contraction, and of its packed weights."""
+    if integer_sums(kernel):
+        quads = limits.integers == "quads" and bytes_shift(kernel) is not None
+        return ("u8" if quads else "i16"), INTEGER_WEIGHTS["u8" if quads else "i16"]
+    weights = weights_dtype(kernel, precision)
+    pairs = limits.pairs and precision == "bf16" and (weights == "bf16" or weights in FORMATS)
+    return ("bf16" if pairs else "f32"), weights
 
 
 def algorithms(kernel: Kernel, limits: Limits, precision: str,
@@ -197,8 +210,8 @@ def planar(kernel: Kernel, direct: ContractionSchedule,
     tile_x = e.x if bordered else direct.tile_x
     tile_y = even(e.y, max(1, 2 * PIXELS_MAX // tile_x))
     high = (tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1
-    if (direct.weights in FORMATS or not in_planes(kernel) or not weights_bound(kernel)
-            or e.parts > 1
+    if (direct.weights in FORMATS or direct.integers or not in_planes(kernel)
+            or not weights_bound(kernel) or e.parts > 1
             or 2 * e.c > max(limits.lanes, FEW_CHANNELS_LANES) or 4 * rows < 3 * direct.rows
             or high * row > limits.l2_bytes // 2):
         return None
@@ -209,14 +222,14 @@ def planar(kernel: Kernel, direct: ContractionSchedule,
 def unstaged(kernel: Kernel, direct: ContractionSchedule,
              limits: Limits) -> ContractionSchedule | None:
     """The schedule that reads its input in place; None if it has to be staged, or better is."""
-    e, (patch, *_) = contraction_extents(kernel), kernel.stages
-    pair = 2 if "bf16" in (direct.weights, direct.dtype) else 1
+    e, source = contraction_extents(kernel), in_place_source(kernel)
+    pair = 2 if direct.weights == "bf16" else FACTOR_CHANNELS[direct.dtype]
     if not in_place(kernel, direct.dtype) or e.parts > 1 or e.c % pair:
         return None
-    assert isinstance(patch.value, Load), patch
+    assert source is not None, kernel
     rows = min(direct.rows, (limits.vectors - registers(kernel, limits)) // direct.vectors)
-    size = 2 if direct.dtype == "bf16" else 4
-    step = size * e.stride_x * access(kernel, patch.value).stride("x")
+    size = ELEMENT_BYTES[direct.dtype]
+    step = size * e.stride_x * access(kernel, source).stride("x")
     sets = {i * step // LINE_BYTES % L1_SETS for i in range(rows)}
     held = 4 if direct.weights in FORMATS else ELEMENT_BYTES[direct.weights]
     weights = held * e.c * e.r * e.s * direct.vectors * limits.lanes
@@ -277,6 +290,7 @@ def _tile_cycles(e, s: ContractionSchedule, limits: Limits) -> float:
     """Estimated cycles of a tile: two vector products or two loads a cycle, weights at
     `SHARED_BYTES_A_CYCLE` from shared caches, and some for all that is not products."""
     pixels, products = s.tile_b * s.tile_y * s.tile_x, e.r * e.s * e.c
+    products //= FACTOR_CHANNELS[s.dtype] if s.integers else 1
     runs = s.tile_b * s.tile_y * -(-s.tile_x // s.rows)
     size = pixels / runs
     micro = products * max(size * s.vectors, size + s.vectors) / 2 + 3 * size * s.vectors + 30
@@ -352,6 +366,8 @@ def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
     `products` is the dtype of the staged factors, `weights` that in which weights are stored.
     """
     step = FORMATS[weights].group if weights in FORMATS else 8 if weights == "bf16" else 4
+    if products in INTEGER_WEIGHTS:
+        step = FACTOR_CHANNELS[products]
     size = ELEMENT_BYTES[products]
     tile_b, tile_y, tile_x = tile
     patch = tile_b * ((tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1) * (

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from smalti.kernel.form import Call, Expr, Index, Kernel, Load, Stage, affine, loads
+from smalti.kernel.form import Call, Const, Expr, Index, Kernel, Load, Stage, affine, loads
 
 ROW_MIN, LONG_MIN = 256, 1 << 15
 """The fewest elements of a row of a map, and of a map that is worth being cut into several
@@ -83,6 +83,25 @@ class Extents:
     dilation_y: int
     dilation_x: int
     parts: int = 1
+
+
+def integer_sums(kernel: Kernel) -> bool:
+    """True for a contraction of integers, with sums of i32."""
+    return any(b.name == "sum" and b.dtype == "i32" for b in kernel.buffers)
+
+
+def bytes_shift(kernel: Kernel) -> int | None:
+    """What the patch of a contraction of integers lacks to be bytes without a sign, where that and
+    the weights as bytes with a sign are known; else None: then factors are words.
+
+    The patch is a byte less its zero point. Weights without a sign have one if their zero point is
+    subtracted, which is 128 then.
+    """
+    options = dict(kernel.options)
+    weight, zero = kernel.buffer("weight").dtype, options["weight_zero"]
+    if "zero" not in options or zero != (0 if weight == "i8" else 128):
+        return None
+    return int(options["zero"]) + (128 if options["signed"] else 0)
 
 
 def weights_batched(kernel: Kernel) -> bool:
@@ -162,6 +181,16 @@ def halved(patch: Stage) -> Stage | None:
                  guards=tuple((index, extent // 2) for index, extent in patch.guards))
 
 
+def in_place_source(kernel: Kernel) -> Load | None:
+    """What the micro-kernel of a contraction may read instead of a patch; None if the patch is
+    computed. Bytes without a sign are their own factors, whatever their zero point."""
+    value = kernel.stages[0].value
+    if integer_sums(kernel) and isinstance(value, Call) and value.function == "sub" \
+            and isinstance(value.arguments[1], Const):
+        (value, _) = value.arguments
+    return value if isinstance(value, Load) else None
+
+
 @cache
 def in_place(kernel: Kernel, dtype: str) -> bool:
     """True if the micro-kernel of a contraction can read its input in place.
@@ -170,9 +199,10 @@ def in_place(kernel: Kernel, dtype: str) -> bool:
     a prologue nor padding.
     """
     patch, *_ = kernel.stages
-    if not isinstance(patch.value, Load) or patch.guards:
+    source = in_place_source(kernel)
+    if source is None or patch.guards:
         return False
-    read = access(kernel, patch.value)
+    read = access(kernel, source)
     return not (read.divided or read.indirect) and read.stride("c") == 1 \
         and kernel.buffer(read.buffer).dtype == dtype
 

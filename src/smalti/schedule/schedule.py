@@ -23,6 +23,8 @@ class Limits:
     by_lane: bool = False
     """True if products take a factor from one lane of a vector: a micro-kernel then holds such a
     vector of each row, where it holds a single factor otherwise."""
+    integers: str = ""
+    """How integers of 8 bits are multiplied: "quads", "words", or "" for not at all."""
 
     def needed(self, rows: int, vectors: int) -> int:
         """Vector registers that a micro-kernel of so many rows and vectors needs.
@@ -92,6 +94,12 @@ class Winograd:
                                   f"not {self.transformed!r}")
 
 
+FACTOR_CHANNELS = {"f32": 1, "bf16": 2, "i16": 2, "u8": 4}
+"""How many channels each factor of the patch has, by the dtype of factors."""
+INTEGER_WEIGHTS = {"u8": "i8", "i16": "i16"}
+"""The dtype of packed weights by that of the factors, of products of integers: bytes of the patch
+without a sign times bytes of weights with one, or 16 bits times 16 bits."""
+
 Algorithm = Direct | InPlace | Planar | Winograd
 
 
@@ -102,7 +110,8 @@ class ContractionSchedule:
     A tile of work is `tile_b` images of `tile_y` rows of `tile_x` pixels, times `panels` panels of
     `vectors` vectors of output channels. Input channels are taken `chunk` at a time. The register
     tile of a micro-kernel is up to `rows` pixels times one panel; its innermost loop takes `unroll`
-    steps of channels an iteration. Factors are of `dtype`. `weights` is the dtype in which packed
+    steps of channels an iteration. Factors are of `dtype`: f32, pairs of bf16, or of whole numbers
+    "u8" (four bytes) or "i16" (two words). `weights` is the dtype in which packed
     weights are stored: halves are widened as they are loaded if factors are f32; quantised ones are
     converted in scratch memory, once for all pixels of a tile, or before they are transformed.
     """
@@ -137,8 +146,10 @@ class ContractionSchedule:
 
     @property
     def factors(self) -> str:
-        """What a micro-kernel multiplies: "f32" by f32, f32 by "f16", "pairs" of bf16, or f32 by
-        bf16 that are "widened" as they are loaded."""
+        """What a micro-kernel multiplies: "f32" by f32, f32 by "f16", "pairs" of bf16, f32 by
+        bf16 that are "widened" as they are loaded, "quads" of bytes or "words"."""
+        if self.integers:
+            return "quads" if self.dtype == "u8" else "words"
         if self.weights in FORMATS:
             return "pairs" if self.dtype == "bf16" else "f32"
         if self.weights != "bf16":
@@ -148,7 +159,14 @@ class ContractionSchedule:
     @property
     def step(self) -> int:
         """Channels that one iteration of the innermost loop takes."""
-        return self.unroll * (2 if "bf16" in (self.weights, self.dtype) else 1)
+        if self.weights == "bf16":
+            return 2 * self.unroll
+        return self.unroll * FACTOR_CHANNELS[self.dtype]
+
+    @property
+    def integers(self) -> bool:
+        """True for products of integers, with sums of i32."""
+        return self.dtype in INTEGER_WEIGHTS
 
     def check(self, limits: Limits) -> None:
         """Raise IllegalSchedule if a CPU of `limits` cannot run it."""
@@ -173,6 +191,21 @@ class ContractionSchedule:
             raise IllegalSchedule("bf16 products need a CPU that multiplies pairs of them")
         if self.dtype == "bf16" and self.weights != "bf16" and form is None:
             raise IllegalSchedule("bf16 products need bf16 weights or quantised ones")
+        if self.integers:
+            self._check_integers(limits)
+
+    def _check_integers(self, limits: Limits) -> None:
+        """Raise IllegalSchedule if a CPU of `limits` has no such products of integers."""
+        if limits.integers != "quads" and (self.dtype == "u8" or not limits.integers):
+            raise IllegalSchedule(f"products of {self.dtype} need a CPU that has them")
+        if self.weights != INTEGER_WEIGHTS[self.dtype]:
+            raise IllegalSchedule(f"products of {self.dtype} need weights held as "
+                                  f"{INTEGER_WEIGHTS[self.dtype]}, not {self.weights}")
+        if not isinstance(self.algorithm, Direct | InPlace):
+            raise IllegalSchedule("products of integers are direct sums")
+        if self.rows * self.vectors + self.vectors + 2 > limits.vectors:
+            raise IllegalSchedule(f"{self.rows} x {self.vectors} sums of integers leave no "
+                                  f"register of {limits.vectors} for a product")
 
 
 @dataclass(frozen=True, slots=True)

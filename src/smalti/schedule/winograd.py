@@ -21,7 +21,13 @@ from dataclasses import replace
 
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
-from smalti.schedule.merge import Extents, contraction_extents, halved, weights_bound
+from smalti.schedule.merge import (
+    Extents,
+    contraction_extents,
+    halved,
+    integer_sums,
+    weights_bound,
+)
 from smalti.schedule.schedule import BINDING, RUN, TILE, ContractionSchedule, Limits, Winograd
 
 BLOCKS, BLOCKS_X = 64, 8
@@ -65,13 +71,14 @@ def winograd_fits(kernel: Kernel, limits: Limits) -> bool:
     input has at least a vector of channels, and at least `CHANNELS_MIN`.
 
     Few output channels are no reason against it: the direct algorithm computes a whole panel, too.
-    Weights that are computed are excluded, because each run would have to transform them.
+    Weights that are computed are excluded, because each run would have to transform them, and
+    integers, because transformed ones are no bytes any more.
     """
     e = contraction_extents(kernel)
     window = (e.r, e.s, e.stride_y, e.stride_x, e.dilation_y, e.dilation_x)
     return window == (3, 3, 1, 1, 1, 1) and e.parts == 1 \
         and e.c >= max(limits.lanes, CHANNELS_MIN) \
-        and weights_bound(kernel)
+        and weights_bound(kernel) and not integer_sums(kernel)
 
 
 def points(size: int, folded: bool) -> int:

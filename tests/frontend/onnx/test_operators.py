@@ -152,23 +152,19 @@ def test_part_of_the_channels_is_turned() -> None:
     np.testing.assert_array_equal(found, np.concatenate([turned, x[..., 4:]], -1))
 
 
-@pytest.mark.parametrize("depth, dtype, products", [
-    (40, "f32", 1), (2000, "f32", 4), (40_000, "f64", 1)])
-def test_products_of_integers_are_exact(depth: int, dtype: str, products: int) -> None:
-    """With few terms they are taken in f32, with more in parts, with very many in f64."""
+@pytest.mark.parametrize("depth", [40, 2000, 40_000])
+def test_products_of_integers_are_exact(depth: int) -> None:
     a = RNG.integers(0, 256, (3, depth)).astype(np.uint8)
     b = RNG.integers(-128, 128, (depth, 4)).astype(np.int8)
     zero = np.array(250, np.uint8)
     graph = graph_of("MatMulInteger", [a, b, zero], known=(2,))
-    found = [n.output.dtype for n in graph.nodes if n.operation.name == "mat_mul"]
-    assert found == [dtype] * products
+    assert operations(graph) == ["mat_mul_integer"]
     (found,) = results_of("MatMulInteger", [a, b, zero], known=(2,))
     assert np.array_equal(found, (a.astype(np.int64) - 250) @ b.astype(np.int64))
 
 
 @pytest.mark.parametrize("channels, group", [(4, 1), (70, 1), (70, 35), (140, 2)])
 def test_convolutions_of_integers_are_exact(channels: int, group: int) -> None:
-    """In parts of channels where one sum in f32 would not be."""
     x = RNG.integers(0, 256, (1, channels, 5, 4)).astype(np.uint8)
     w = RNG.integers(-128, 128, (channels, channels // group, 3, 3)).astype(np.int8)
     (found,) = results_of("ConvInteger", [x, w, np.array(3, np.uint8)], group=group)

@@ -41,13 +41,24 @@ from smalti.codegen.cpu.nest import AccessStream, LoopAxis, Nest, Sink, stream_o
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.cpu.packing import lower_packing
 from smalti.codegen.cpu.unpacking import pair, registers, unpack
-from smalti.codegen.cpu.weights import weight_panels
+from smalti.codegen.cpu.weights import IntegerPanels, weight_panels
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS, Format
-from smalti.kernel.form import Kernel, Load, Stage, affine, loads
+from smalti.kernel.form import (
+    STORED_BYTES,
+    Call,
+    Const,
+    Kernel,
+    Load,
+    Stage,
+    affine,
+    loads,
+)
 from smalti.schedule.merge import (
     access,
+    bytes_shift,
     contraction_extents,
+    integer_sums,
     store,
     weights_batched,
     weights_bound,
@@ -95,6 +106,18 @@ class Tile:
     """Where that is not the width of the tile."""
 
 
+def as_bytes(kernel: Kernel) -> Stage:
+    """The patch of a contraction of integers as bytes without a sign, its borders as well."""
+    patch, shift = kernel.stages[0], bytes_shift(kernel) or 0
+    value = patch.value
+    if kernel.option("zero"):
+        assert isinstance(value, Call) and value.function == "sub", value
+        value = value.arguments[0]
+    if kernel.option("signed"):
+        value = Call("add", (value, Const(128.0)))
+    return replace(patch, value=value, outside=float(shift))
+
+
 class DirectLowering:
     """Makes the code of a direct contraction whose input patch is staged in scratch memory; the
     other algorithms are made of its parts."""
@@ -103,10 +126,12 @@ class DirectLowering:
         self.kernel, self.schedule, self.level = kernel, schedule, level
         self.e = contraction_extents(kernel)
         self.width = schedule.vectors * level.lanes
-        self.size = 2 if schedule.dtype == "bf16" else 4
+        self.size = STORED_BYTES[schedule.dtype]
         self.packed = weight_panels(kernel, schedule, level)
         self.chunks = -(-self.e.c // schedule.chunk)
         self.patch, _, self.result = kernel.stages
+        if schedule.dtype == "u8":
+            self.patch = as_bytes(kernel)
         self.batched = weights_batched(kernel)
         self.asm = level.assembler("contraction")
         self.check()
@@ -126,6 +151,11 @@ class DirectLowering:
         if schedule.weights != given and (schedule.weights in FORMATS or given in FORMATS):
             raise IllegalSchedule(f"weights given as {given} cannot be held as "
                                   f"{schedule.weights}")
+        if schedule.integers != integer_sums(self.kernel):
+            raise IllegalSchedule(f"factors of {schedule.dtype} with sums of "
+                                  f"{self.kernel.buffer('sum').dtype}")
+        if schedule.dtype == "u8" and bytes_shift(self.kernel) is None:
+            raise IllegalSchedule("these factors are no bytes, with a sign and without")
         if e.parts > 1 and schedule.winograd:
             raise IllegalSchedule("Winograd has one sum for each result")
         if e.b % schedule.tile_b:
@@ -267,18 +297,49 @@ class DirectLowering:
             weights = self.asm.offset(weights, tile.y, self.packed.bytes)
         return weights
 
+    def _heads(self, tile: Tile, panel: Register) -> Register | None:
+        """Where the first values of the sums of a tile stand, from `panel` on; None where sums
+        begin with 0."""
+        packed = self.packed
+        if not isinstance(packed, IntegerPanels) or not packed.heads:
+            return None
+        heads = self._weights(tile, self.asm.immediate(0))
+        self.asm.advance(heads, packed.data_bytes)
+        return self.asm.offset(heads, panel, 4 * self.width)
+
+    @property
+    def _raw(self) -> bool:
+        """True if sums of i32 are the results, so that they are stored as they are."""
+        return (self.schedule.integers and isinstance(self.result.value, Load)
+                and self.kernel.buffer("out").dtype == "i32")
+
+    @property
+    def _sum_dtype(self) -> str:
+        """What the epilogue reads sums as: bits that are only moved are moved as those of f32."""
+        return "i32" if self.schedule.integers and not self._raw else "f32"
+
+    def _out(self, origins: dict) -> AccessStream:
+        """Where results go, with the stride from panel to panel."""
+        to = store(self.kernel, self.result.axes, "out")
+        out = stream_of(self.asm, to, self.pointers, origins)
+        return replace(out, strides={**out.strides, "panel": out.stride("o") * self.width},
+                       dtype="f32" if self._raw else out.dtype)
+
     # ------------------------------------------------------------------ one tile
 
     def _tile(self, tile: Tile, tile_x: int) -> None:
         asm, layout = self.asm, self.layout(tile_x)
         patch, sums = self.scratch, asm.copy(self.scratch)
         asm.advance(sums, layout.sums_at)
-        weights = self._weights(tile, tile.panel)
+        weights, heads = self._weights(tile, tile.panel), self._heads(tile, tile.panel)
         if self.chunks == 1:
             self._stage(tile, tile_x, layout, patch, 0)
-            self._multiply(tile, tile_x, layout, patch, sums, weights)
+            self._multiply(tile, tile_x, layout, patch, sums, weights, heads)
         else:
-            self._clear(tile, layout, sums)
+            if heads is None:
+                self._clear(tile, layout, sums)
+            else:
+                self._set_first(tile, layout, sums, heads)
             channel = asm.immediate(0)
             chunk_bytes = self.packed.panel_bytes // self.chunks
             with asm.loop(self.chunks):
@@ -299,6 +360,22 @@ class DirectLowering:
                     asm.op("store", Address(at), zero)
                     asm.advance(at, self.level.bytes)
             asm.advance(part, self.schedule.panels * layout.sum_panel)
+
+    def _set_first(self, tile: Tile, layout: ScratchLayout, sums: Register,
+                   heads: Register) -> None:
+        """Set the sums that the chunks will be added to to their first values."""
+        asm, line = self.asm, 4 * self.width
+        part, part_heads = asm.copy(sums), asm.copy(heads)
+        with asm.loop(self.e.parts):
+            at, head = asm.copy(part), asm.copy(part_heads)
+            with asm.loop(tile.panels):
+                (first,) = load_sums(asm, 1, self.schedule.vectors, head, 0)
+                with asm.loop(layout.sum_panel // line):
+                    store_sums(asm, [first], at, 0)
+                    asm.advance(at, line)
+                asm.advance(head, line)
+            asm.advance(part, self.schedule.panels * layout.sum_panel)
+            asm.advance(part_heads, self.packed.part_panels * line)
 
     def _stage(self, tile: Tile, tile_x: int, layout: ScratchLayout, patch: Register,
                channel: Register | int) -> None:
@@ -337,23 +414,29 @@ class DirectLowering:
                 LoopAxis("c", s.chunk if self.chunks > 1 else self.e.c)]
         sink = Sink(AccessStream(patch, {"b": layout.image, "y": layout.row, "x": layout.pixel,
                                          "c": self.size}, dtype=s.dtype), s.step)
-        Nest(asm, axes, stage.value, streams, sink).emit()
+        outside = Const(stage.outside) if stage.outside else None
+        Nest(asm, axes, stage.value, streams, sink, outside=outside).emit()
 
     def _multiply(self, tile: Tile, tile_x: int, layout: ScratchLayout, patch: Register,
-                  sums: Register, weights: Register) -> None:
-        """Add the products of the staged chunk to the sums of every part, panel and pixel."""
+                  sums: Register, weights: Register, heads: Register | None = None) -> None:
+        """Add the products of the staged chunk to the sums of every part, panel and pixel, which
+        begin at `heads` where there are some and only one chunk."""
         asm, s = self.asm, self.schedule
         part, part_sums = asm.copy(weights), asm.copy(sums)
+        part_heads = None if heads is None else asm.copy(heads)
         with asm.loop(self.e.parts):
-            self._multiply_part(tile, tile_x, layout, patch, part_sums, part)
-            asm.advance(part, self.packed.bytes // self.packed.parts)
+            self._multiply_part(tile, tile_x, layout, patch, part_sums, part, part_heads)
+            asm.advance(part, self.packed.part_panels * self.packed.panel_bytes)
             asm.advance(part_sums, s.panels * layout.sum_panel)
+            if part_heads is not None:
+                asm.advance(part_heads, self.packed.part_panels * 4 * self.width)
 
     def _multiply_part(self, tile: Tile, tile_x: int, layout: ScratchLayout, patch: Register,
-                       sums: Register, weights: Register) -> None:
+                       sums: Register, weights: Register, heads: Register | None) -> None:
         """Emit the products of the panels of one part."""
         asm, e, s = self.asm, self.e, self.schedule
         panel, panel_sums = asm.copy(weights), asm.copy(sums)
+        head = None if heads is None else asm.copy(heads)
         lines = self._lines_ahead(tile_x)
         with asm.loop(tile.panels):
             ahead = None
@@ -365,13 +448,15 @@ class DirectLowering:
             with asm.loop(tile.images):
                 row, row_sums = asm.copy(image), asm.copy(image_sums)
                 with asm.loop(tile.rows):
-                    self._row(tile_x, layout, row, row_sums, plain, ahead, lines)
+                    self._row(tile_x, layout, row, row_sums, plain, ahead, lines, head)
                     asm.advance(row, e.stride_y * layout.row)
                     asm.advance(row_sums, tile_x * self.width * 4)
                 asm.advance(image, layout.image)
                 asm.advance(image_sums, s.tile_y * tile_x * self.width * 4)
             asm.advance(panel, self.packed.panel_bytes)
             asm.advance(panel_sums, layout.sum_panel)
+            if head is not None:
+                asm.advance(head, 4 * self.width)
 
     def _lines_ahead(self, tile_x: int) -> int:
         """Cache lines of the next panel that each turn of a micro-kernel asks for: with few runs of
@@ -383,7 +468,7 @@ class DirectLowering:
         return -(-s.unroll * self.packed.line_bytes // (LINE_BYTES * runs))
 
     def _row(self, tile_x: int, layout: ScratchLayout, row: Register, row_sums: Register,
-             panel: Register, ahead: Register | None, lines: int) -> None:
+             panel: Register, ahead: Register | None, lines: int, head: Register | None) -> None:
         """Emit the micro-kernels along one row of pixels."""
         asm, e, s = self.asm, self.e, self.schedule
         loops = self.window(layout, s.chunk)
@@ -391,7 +476,9 @@ class DirectLowering:
         for size, many in split_rows(tile_x, s.rows):
             shape = self.micro(size, s.vectors, layout, tile_x, lines=lines)
             with asm.loop(many):
-                if self.chunks == 1:
+                if head is not None:
+                    held = load_sums(asm, size, s.vectors, head, 0)
+                elif self.chunks == 1:
                     held = zero_sums(asm, size, s.vectors)
                 else:
                     held = load_sums(asm, size, s.vectors, at_sums, self.width * 4)
@@ -452,12 +539,12 @@ class DirectLowering:
                 asm.advance(which, affine(load)[3].offset // self.e.o * s.panels * layout.sum_panel)
                 stream = AccessStream(which, {
                     "panel": layout.sum_panel, "b": s.tile_y * tile_x * self.width * 4,
-                    "y": tile_x * self.width * 4, "x": self.width * 4, "o": 4})
+                    "y": tile_x * self.width * 4, "x": self.width * 4, "o": 4},
+                    dtype=self._sum_dtype)
             else:
                 stream = self._panelled(load, origins)
             streams[load] = stream
-        out = stream_of(asm, store(self.kernel, self.result.axes, "out"), self.pointers, origins)
-        out = replace(out, strides={**out.strides, "panel": out.stride("o") * self.width})
+        out = self._out(origins)
         axes = [LoopAxis("panel", panels), LoopAxis("b", tile.images), LoopAxis("y", tile.rows),
                 LoopAxis("x", tile_x if tile.columns is None else tile.columns),
                 LoopAxis("o", channels)]

@@ -12,16 +12,16 @@ It is for inputs without a prologue and without borders, stored as the products 
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
 
 from smalti.codegen.cpu.direct import DirectLowering, ScratchLayout, Tile
-from smalti.codegen.cpu.micro import Reduction, multiply, split_rows, zero_sums
+from smalti.codegen.cpu.micro import Reduction, load_sums, multiply, split_rows, zero_sums
 from smalti.codegen.cpu.nest import AccessStream, stream_of
 from smalti.codegen.cpu.operands import Register
 from smalti.codegen.cpu.results import RegisterResults
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Load, loads
-from smalti.schedule.merge import access, in_place, store
+from smalti.schedule.merge import access, in_place
 
 
 class InPlaceLowering(DirectLowering):
@@ -67,23 +67,24 @@ class InPlaceLowering(DirectLowering):
     def _panels(self, tile: Tile, tile_x: int, source: AccessStream, panel: Register,
                 panels: int | Register, channels: int) -> None:
         """Emit the results of `panels` panels from `panel` on, `channels` of each."""
-        asm, kernel, result = self.asm, self.kernel, self.result
+        asm, result = self.asm, self.result
         origins = {"b": tile.b, "y": tile.y, "x": tile.x,
                    "o": asm.offset(asm.immediate(0), panel, self.width)}
         behind = {load: self._panelled(load, origins)
                   for load in dict.fromkeys(loads(result.value)) if load.buffer != "sum"}
-        out = stream_of(asm, store(kernel, result.axes, "out"), self.pointers, origins)
-        out = replace(out, strides={**out.strides, "panel": out.stride("o") * self.width})
-        results = RegisterResults(asm, result.value, "sum", behind, out, "x", "o",
+        results = RegisterResults(asm, result.value, "sum", behind, self._out(origins), "x", "o",
                                   {self.patch.value: source})
-        weights = self._weights(tile, panel)
+        weights, heads = self._weights(tile, panel), self._heads(tile, panel)
         with results.walk("panel", panels) as each:
             plain = self._plain(weights, self.layout(tile_x), tile_x)
             with each.walk("b", tile.images) as image, image.walk("y", tile.rows) as line:
-                self._line(line.own("x"), tile_x, plain, channels)
+                self._line(line.own("x"), tile_x, plain, channels, heads)
             asm.advance(weights, self.packed.panel_bytes)
+            if heads is not None:
+                asm.advance(heads, 4 * self.width)
 
-    def _line(self, here: RegisterResults, tile_x: int, weights: Register, channels: int) -> None:
+    def _line(self, here: RegisterResults, tile_x: int, weights: Register, channels: int,
+              heads: Register | None = None) -> None:
         """Emit the micro-kernels along one row of pixels."""
         asm, s, lanes = self.asm, self.schedule, self.level.lanes
         vectors, layout = -(-channels // lanes), self.layout(tile_x)
@@ -91,8 +92,11 @@ class InPlaceLowering(DirectLowering):
         for size, many in split_rows(tile_x, s.rows):
             shape = self.micro(size, vectors, layout, tile_x, step, unroll)
             with asm.loop(many):
-                sums = zero_sums(asm, size, vectors)
+                sums = (zero_sums(asm, size, vectors) if heads is None
+                        else load_sums(asm, size, vectors, heads, 0))
                 multiply(asm, shape, here.sources[self.patch.value].base, asm.copy(weights), loops,
                          sums)
+                for register in itertools.chain(*sums) if self._sum_dtype == "i32" else ():
+                    asm.op("from_int", register, register)
                 here.write(sums, lanes=channels - (vectors - 1) * lanes)
                 here.advance("x", size)

@@ -104,6 +104,12 @@ ARITHMETIC = {
     "fma": _o("mrr", "a += b * c, rounded once"),
     "fma_negative": _o("mrr", "a -= b * c, rounded once"),
     "dot_pairs": _o("mrr", "a += b0 * c0 + b1 * c1, of the two bf16 of each lane", "pairs"),
+    "dot_quads": _o("mrr", "a += b0 * c0 + b1 * c1 + b2 * c2 + b3 * c3, of the four bytes of each "
+                    "lane: those of b without a sign, those of c with theirs", "quads"),
+    "dot_words": _o("mrr", "a += b0 * c0 + b1 * c1, of the two 16-bit integers of each lane",
+                    "quads"),
+    "mul_words": _o("wrr", "a = b0 * c0 + b1 * c1, of the two 16-bit integers of each lane",
+                    "words"),
     "fma_lane": _o("mrrr", "a += b * the lane of c that is numbered d, rounded once", "by_lane"),
     "dot_pairs_lane": _o("mrrr", "a += b0 * c0 + b1 * c1, of the two bf16 of each lane of b, and "
                          "of the lane of c that is numbered d", "by_lane, pairs"),

@@ -1,4 +1,4 @@
-"""Integers in memory, of 8 and of 32 bits, and the f32 of each in registers.
+"""Integers in memory, of 8, 16 and 32 bits, and the f32 of each in registers.
 
 Those of 8 bits are exact; large ones of 32 bits are rounded when they are loaded. What is stored
 is a whole number in the range of its dtype.
@@ -11,6 +11,8 @@ from smalti.codegen.cpu.assembler import Assembler
 from smalti.codegen.cpu.operands import Address, Register
 
 INTEGERS = ("u8", "i8", "i32")
+STORED_INTEGERS = (*INTEGERS, "i16")
+"""What is stored besides as whole numbers: factors of products, in scratch memory."""
 WIDEN = {"u8": "widen_byte", "i8": "widen_signed_byte"}
 
 
@@ -47,6 +49,9 @@ def store(asm: Assembler, dtype: str, address: Address, value: Register, lanes: 
     whole = asm.result("to_int", value)
     if dtype == "i32":
         asm.store(address, whole, lanes)
+        return
+    if dtype == "i16":
+        asm.store_low_words(address, whole, lanes)
         return
     asm.store_low_bytes(address, whole, lanes)
 

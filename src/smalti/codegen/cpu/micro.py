@@ -31,13 +31,16 @@ from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.cpu.unpacking import ask, factors
 from smalti.graph.quantised import Format
 
-HALVES = {"f32": (None,), "f16": (None,), "pairs": (None,), "widened": (0, 1)}
+HALVES = {"f32": (None,), "f16": (None,), "pairs": (None,), "widened": (0, 1), "quads": (None,),
+          "words": (None,)}
 """What each vector of `b` is taken apart into, for each of `Micro.factors`."""
 LINE_BYTES = 64
 """Bytes of a cache line, on every x86 CPU so far; where lines are longer, some are asked for
 twice."""
 FACTOR_BYTES = 4
-"""Bytes of a factor of `a`: an f32, or a pair of bf16."""
+"""Bytes of a factor of `a`: an f32, a pair of bf16 or of words, or four bytes."""
+PRODUCTS = {"pairs": "dot_pairs", "quads": "dot_quads", "words": "dot_words"}
+"""The instruction of a product, by `Micro.factors`; else a multiply-add of f32."""
 LANE_FACTORS = 4
 """Factors of a vector that products take by lane, of 128 bits."""
 
@@ -59,7 +62,9 @@ class Micro:
     `row_bytes`: from one row of `a` to the next; `step_bytes`: from one k to the next in `a`;
     `panel_bytes`: the same in `b`; `unroll`: how many k a turn of the innermost loop does.
     `factors`: "f32"; "f16", `b` holds f16 and `a` f32; "pairs", both operands hold pairs of bf16,
-    which count as one k; "widened", `b` holds pairs of bf16 and `a` two f32 for each. `lines`: how
+    which count as one k; "widened", `b` holds pairs of bf16 and `a` two f32 for each; "quads", `a`
+    holds four bytes without a sign for a k and `b` four with one; "words", both hold two integers
+    of 16 bits. Sums of the last two are integers. `lines`: how
     many cache lines of what is needed next each turn asks for. With a `form`, `b` holds words of
     quantised weights, which are made factors in registers.
     """
@@ -97,8 +102,9 @@ class Spread:
 
     def __init__(self, asm: Assembler, shape: Micro, a: Register, steps: int) -> None:
         self.asm, self.shape, self.here = asm, shape, asm.copy(a)
-        self.product = "dot_pairs" if shape.factors == "pairs" else "fma"
-        self.spread = "spread" if shape.factors == "pairs" else "broadcast"
+        self.product = PRODUCTS.get(shape.factors, "fma")
+        self.spread = "spread" if shape.factors in PRODUCTS else "broadcast"
+        self.apart = shape.factors == "words" and asm.level.integers == "words"
 
     def add(self, k: int, panel: Sequence[Register], sums: Sequence[Sequence[Register]]) -> None:
         """Add the products of step `k` of a turn to the sums; `panel` is that of `b`."""
@@ -107,7 +113,11 @@ class Spread:
             at = Address(self.here, row * shape.row_bytes + k * shape.step_bytes)
             factor = self.asm.result(self.spread, at)
             for v in range(shape.vectors):
-                self.asm.op(self.product, sums[row][v], factor, panel[v])
+                if self.apart:
+                    product = self.asm.result("mul_words", factor, panel[v])
+                    self.asm.op("add_int", sums[row][v], sums[row][v], product)
+                else:
+                    self.asm.op(self.product, sums[row][v], factor, panel[v])
 
     def advance(self, amount: int) -> None:
         """Go on to the next turn, so many bytes further."""

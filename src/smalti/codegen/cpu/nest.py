@@ -92,12 +92,15 @@ def stream_of(asm: Assembler, access: Access, pointers: Mapping[str, Register],
 
 
 class Nest:
-    """Emits one nest. `streams` gives the stream of every load in `value`."""
+    """Emits one nest. `streams` gives the stream of every load in `value`; where a guard does not
+    hold the number `outside` is stored, else 0."""
 
     def __init__(self, asm: Assembler, axes: Sequence[LoopAxis], value: Expr | None,
-                 streams: Mapping[Load, AccessStream], sink: Sink, unroll: int = 2) -> None:
+                 streams: Mapping[Load, AccessStream], sink: Sink, unroll: int = 2,
+                 outside: Expr | None = None) -> None:
         self.asm, self.axes, self.value = asm, list(axes), value
         self.sink, self.unroll, self.loads = sink, unroll, dict(streams)
+        self.outside = outside
         if not isinstance(self.axes[-1].extent, int):
             raise IllegalSchedule("the vector axis has an extent known when code is made")
 
@@ -135,7 +138,7 @@ class Nest:
                 asm.jump("always", done)
                 asm.place(outside)
                 inner = [LoopAxis(a.name, a.extent) for a in self.axes[depth + 1:]]
-                Nest(asm, inner, None, {}, sink, self.unroll).emit()
+                Nest(asm, inner, self.outside, {}, sink, self.unroll).emit()
                 asm.place(done)
             for stream in (*loads.values(), sink.stream):
                 self._step(stream, axis.name)

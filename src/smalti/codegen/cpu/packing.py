@@ -16,7 +16,7 @@ from smalti.codegen.cpu import elements
 from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.codegen.cpu.lowered import KernelStep
 from smalti.codegen.cpu.operands import Address, Register
-from smalti.codegen.cpu.weights import WeightPanels
+from smalti.codegen.cpu.weights import IntegerPanels, WeightPanels
 from smalti.codegen.cpu.winograd_transforms import transform
 from smalti.errors import IllegalSchedule
 from smalti.graph.operation import HALVES
@@ -41,10 +41,14 @@ def lower_packing(packed: WeightPanels, strides: tuple[int, ...], level: Feature
         channels, chunk = (form.words_of(n * packed.taps) for n in (packed.channels, packed.chunk))
         packed = replace(packed, dtype="f32", channels=channels, chunk=chunk, rows=1, columns=1)
         strides, dtype = (form.words_of(strides[0]), 1, 1, 1), "f32"
-    return _Packing(packed, strides, level, dtype).lower(at, batch)
+    if isinstance(packed, IntegerPanels):
+        return IntegerPacking(packed, strides, level, dtype).lower(at, batch)
+    return Packing(packed, strides, level, dtype).lower(at, batch)
 
 
-class _Packing:
+class Packing:
+    """Makes the code that packs a weight of floats."""
+
     def __init__(self, packed: WeightPanels, strides: tuple[int, ...], level: FeatureLevel,
                  dtype: str) -> None:
         self.packed, self.level, self.dtype = packed, level, dtype
@@ -65,7 +69,7 @@ class _Packing:
         source, target = asm.general(), asm.general()
         asm.op("mov", source, Address(table, 8 * at[0]))
         asm.op("mov", target, Address(table, 8 * at[1]))
-        target = asm.offset(target, panel, p.panel_bytes)
+        target = self._begun(target, panel)
         if batch:
             outer, panel = asm.divide(panel, p.panels)
             for extent, stride in reversed(batch):
@@ -87,6 +91,10 @@ class _Packing:
             self._panel(source, target, part)
             asm.place(end)
         return KernelStep(asm.finish(), tiles)
+
+    def _begun(self, target: Register, panel: Register) -> Register:
+        """Where a panel, numbered among those of all weights, is written."""
+        return self.asm.offset(target, panel, self.packed.panel_bytes)
 
     def _points(self, source: Register, target: Register, width: int) -> None:
         """G g G^T of every channel, for `width` neighbouring o."""
@@ -153,7 +161,7 @@ class _Packing:
                 asm.advance(at, self.step * self.c)
                 asm.advance(target, self.lines * p.line_bytes)
         if held % self.step:
-            self._turn(at, target, index, width, 1)
+            self._turn(at, target, index, width, held % self.step)
             asm.advance(target, p.line_bytes)
         done = -(-held * self.lines // self.step)
         zero = asm.zero()
@@ -214,3 +222,87 @@ class _Packing:
         if self.o == self.size:
             return elements.load(self.asm, self.dtype, Address(here), count)
         return elements.gather(self.asm, self.dtype, here, index, count)
+
+
+class IntegerPacking(Packing):
+    """Makes the code that packs a weight of integers, and sums each o up where that is wanted."""
+
+    packed: IntegerPanels
+
+    def __init__(self, packed: IntegerPanels, strides: tuple[int, ...], level: FeatureLevel,
+                 dtype: str) -> None:
+        super().__init__(packed, strides, level, dtype)
+        self.step = 4 if packed.dtype == "i8" else 2
+        self.neighbours = self.c == self.size
+        self.totals: list[Register] = []
+
+    def _begun(self, target: Register, panel: Register) -> Register:
+        """Where a panel is written; where its sums are to begin is kept for its end."""
+        asm, p = self.asm, self.packed
+        if not p.heads:
+            return super()._begun(target, panel)
+        whole, panel = asm.divide(panel, p.panels)
+        target = asm.offset(target, whole, p.bytes)
+        self.target_heads = asm.offset(target, panel, 4 * p.width)
+        asm.advance(self.target_heads, p.data_bytes)
+        return asm.offset(target, panel, p.panel_bytes)
+
+    def _panel(self, source: Register, target: Register, width: int) -> None:
+        asm, p, lanes = self.asm, self.packed, self.level.lanes
+        if p.heads:
+            self.ones = asm.result("load", asm.integers([0x01010101] * lanes))
+            self.totals = [asm.zero() for _ in range(p.width // lanes)]
+        super()._panel(source, target, width)
+        for v, total in enumerate(self.totals):
+            first = asm.result("mul_int", total, asm.integers([-p.zero] * lanes))
+            asm.store(Address(self.target_heads, v * self.level.bytes), first)
+
+    def _turn(self, at: Register, target: Register, index: Register, width: int,
+              channels: int) -> None:
+        """Up to four neighbouring channels of a panel as bytes, or two as words."""
+        asm, lanes = self.asm, self.level.lanes
+        for v in range(self.packed.width // lanes):
+            count = max(0, min(lanes, width - v * lanes))
+            here = asm.copy(at)
+            asm.advance(here, v * lanes * self.o)
+            value = self._together(here, index, count, channels) if count else asm.zero()
+            self._put(target, v, value)
+            if self.totals:
+                asm.op("dot_quads", self.totals[v], self.ones, value)
+
+    def _together(self, here: Register, index: Register, count: int, channels: int) -> Register:
+        """The channels of `count` neighbouring o, the first in the lowest bits of each lane."""
+        asm, bytes = self.asm, self.packed.dtype == "i8"
+        without = "u8" if bytes else ""  # of bytes without a sign 128 is subtracted
+        if bytes and self.neighbours and channels == 4:
+            value = asm.gather(here, index, count)
+            flips = asm.integers([-0x7F7F7F80] * self.level.lanes)
+            return asm.result("xor", value, flips) if self.dtype == without else value
+        found, bits = None, 8 if bytes else 16
+        for k in range(channels):
+            value = self._whole(here, index, count)
+            value = asm.result("shift_left_int", value, 32 - bits)
+            if self.dtype == without:
+                value = asm.result("xor", value, asm.integers([-1 << 31] * self.level.lanes))
+            value = asm.result("shift_right_int", value, 32 - bits)
+            if k:
+                value = asm.result("shift_left_int", value, bits * k)
+            found = value if found is None else asm.result("or", found, value)
+            asm.advance(here, self.c)
+        assert found is not None, channels
+        return found
+
+    def _whole(self, here: Register, index: Register, count: int) -> Register:
+        """`count` neighbouring o as integers, words less their zero point."""
+        asm, lanes, signed = self.asm, self.level.lanes, self.dtype == "i8"
+        if self.o == self.size:
+            value = asm.widened("widen_signed_byte" if signed else "widen_byte", Address(here),
+                                count)
+        else:
+            value = asm.result("shift_left_int", asm.gather(here, index, count), 24)
+            value = asm.result("shift_right_signed_int" if signed else "shift_right_int", value,
+                               24)
+        if self.packed.dtype == "i16" and self.packed.weight_zero:
+            zeros = asm.integers([-self.packed.weight_zero] * lanes)
+            value = asm.result("add_int", value, zeros)
+        return value

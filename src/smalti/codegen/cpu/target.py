@@ -11,6 +11,7 @@ from smalti.codegen.cpu.lower import limits, lower
 from smalti.codegen.cpu.lowered import KernelStep, NativeKernel
 from smalti.codegen.cpu.packing import lower_packing
 from smalti.codegen.target import EncodedFunctions, Refusal, Target
+from smalti.fuse.support import INTEGER_PRODUCTS
 from smalti.graph.operation import HALVES
 from smalti.graph.quantised import FORMATS
 from smalti.schedule import arithmetic, choose
@@ -22,7 +23,8 @@ def target_of(level: FeatureLevel, disassembly: Callable[[bytes, int], str]) -> 
     """The target of a feature level; `disassembly` gives the instructions of code from a byte on as
     text."""
     return Target(
-        level.name, frozenset(FUNCTIONS), ("f32", "bf16"), (*HALVES, *FORMATS),
+        level.name, frozenset((*FUNCTIONS, *(INTEGER_PRODUCTS if level.integers else ()))),
+        ("f32", "bf16"), (*HALVES, *FORMATS),
         first=choose, space=space, arithmetic=arithmetic,
         lower=lambda kernel, schedule, _: lower(kernel, schedule, level),
         encode=encoded, cost=None, lowered=NativeKernel,

@@ -8,7 +8,7 @@ from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.codegen.cpu.winograd_transforms import TRANSFORMS, WinogradTransform
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import STORED_BYTES, Kernel
-from smalti.schedule.merge import contraction_extents
+from smalti.schedule.merge import bytes_shift, contraction_extents
 from smalti.schedule.schedule import BINDING, ContractionSchedule
 
 PAIRED_CHANNELS = 8
@@ -97,6 +97,41 @@ class WeightPanels:
         return self.bytes // self.panels
 
 
+@dataclass(frozen=True)
+class IntegerPanels(WeightPanels):
+    """How a weight of integers is laid out: four neighbouring c as bytes (`dtype` "i8"), or two as
+    words ("i16"), stand side by side under each o.
+
+    Words are less their zero point, `weight_zero`. Bytes have a sign; those that are given without
+    one are less 128. The patch of bytes has the zero point `zero`, by which each sum is too large:
+    behind all panels stand the i32 with which sums begin, -zero times the sum of the weights of
+    each o, where `zero` is not 0.
+    """
+
+    zero: int = 0
+    weight_zero: int = 0
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all panels, behind which the first values of sums stand."""
+        return super().bytes
+
+    @property
+    def heads(self) -> bool:
+        """Whether sums begin with other values than 0."""
+        return self.dtype == "i8" and self.zero != 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the packed weight."""
+        return self.data_bytes + (4 * self.width * self.panels if self.heads else 0)
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes from one panel to the next."""
+        return self.data_bytes // self.panels
+
+
 def weight_panels(kernel: Kernel, schedule: ContractionSchedule,
                   level: FeatureLevel) -> WeightPanels:
     """How a contraction wants its weight.
@@ -106,6 +141,11 @@ def weight_panels(kernel: Kernel, schedule: ContractionSchedule,
     them.
     """
     e = contraction_extents(kernel)
+    if schedule.integers:
+        shift = bytes_shift(kernel) if schedule.dtype == "u8" else 0
+        return IntegerPanels("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,
+                             schedule.chunk, schedule.weights, parts=e.parts, zero=shift or 0,
+                             weight_zero=int(kernel.option("weight_zero")))
     winograd, chunk, transform = (0, False), schedule.chunk, schedule.winograd
     if transform and transform.transformed == BINDING:
         winograd = transform.size, transform.folded

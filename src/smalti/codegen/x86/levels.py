@@ -30,9 +30,17 @@ _NARROW = _registers(range(16), 32, range(0))
 _WIDE = _registers(range(32), 64, range(1, 8))  # an instruction masked by k0 is not masked
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
 _AVX512 = _AVX2 | {"avx512f", "avx512dq", "avx512vl", "avx512bw"}
+_VNNI = _AVX512 | {"avx512_vnni"}
 LEVELS = {
-    "avx2": FeatureLevel("avx2", 8, _NARROW, _AVX2, X86Assembler),
-    "avx512": FeatureLevel("avx512", 16, _WIDE, _AVX512, X86Assembler, wide=True),
-    "avx512_bf16": FeatureLevel("avx512_bf16", 16, _WIDE, _AVX512 | {"avx512_bf16"}, X86Assembler,
-                                pairs=True, wide=True),
+    "avx2": FeatureLevel("avx2", 8, _NARROW, _AVX2, X86Assembler, integers="words"),
+    "avx2_vnni": FeatureLevel("avx2_vnni", 8, _NARROW, _AVX2 | {"avx_vnni"}, X86Assembler,
+                              integers="quads"),
+    "avx512": FeatureLevel("avx512", 16, _WIDE, _AVX512, X86Assembler, wide=True,
+                           integers="words"),
+    "avx512_vnni": FeatureLevel("avx512_vnni", 16, _WIDE, _VNNI, X86Assembler, wide=True,
+                                integers="quads"),
+    "avx512_bf16": FeatureLevel("avx512_bf16", 16, _WIDE, _VNNI | {"avx512_bf16"}, X86Assembler,
+                                pairs=True, wide=True, integers="quads"),
 }
+"""From the least to the best, by which code for a CPU is chosen: every CPU with AVX-512 BF16 has
+AVX-512 VNNI."""

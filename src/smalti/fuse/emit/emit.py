@@ -13,11 +13,11 @@ from smalti.fuse.emit.pooling import emit_pooling
 from smalti.fuse.emit.reduction import emit_reduction
 from smalti.fuse.emit.rotary import emit_rotary
 from smalti.fuse.placement import Placement
-from smalti.fuse.support import NORMALIZATIONS, POOLS, REDUCTIONS
+from smalti.fuse.support import CONVOLUTIONS, NORMALIZATIONS, POOLS, PRODUCTS, REDUCTIONS
 from smalti.graph import Node, Value
 
 EPILOGUES: dict[str, Callable[[Placement, Node, Value], None]] = {
-    "conv": emit_convolution, "mat_mul": emit_product,
+    **dict.fromkeys(CONVOLUTIONS, emit_convolution), **dict.fromkeys(PRODUCTS, emit_product),
     **dict.fromkeys(REDUCTIONS, emit_reduction), **dict.fromkeys(POOLS, emit_pooling)}
 """By the name of an anchor: the emitter of its kernel, which takes the anchor and the value at
 which its epilogue ends."""

@@ -11,6 +11,9 @@ import numpy as np
 from smalti.errors import InputError
 from smalti.graph.operation import FLOATS, Type, broadcast, define
 
+FACTORS = ("u8", "i8")
+"""Dtypes of the factors of products of integers."""
+
 
 def _mat_mul_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     a, b = types
@@ -77,6 +80,57 @@ def conv(x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None, *, stride
 
 
 define(name="conv", inputs=(2, 3), shape=_conv_rule, meaning=conv,
+       attributes={"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1},
+       flops=lambda types, result, attributes:
+           2 * result.size * math.prod(types[1].shape[1:]))
+
+
+def _checked_integers(types: Sequence[Type], name: str) -> None:
+    """Raise InputError unless `types` are two factors of 8 bits and a zero point for each."""
+    for factor, zero in zip(types[:2], types[2:], strict=True):
+        if factor.dtype not in FACTORS or zero.dtype != factor.dtype \
+                or broadcast(factor, zero).shape != factor.shape:
+            raise InputError(f"{name} of {factor} with the zero point {zero}: factors of "
+                             f"{' or '.join(FACTORS)} are expected, and zero points of their dtype "
+                             f"that broadcast to them")
+
+
+def _mat_mul_integer_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    _checked_integers(types, "mat_mul_integer")
+    a, b = (Type(t.shape, "i32") for t in types[:2])
+    return _mat_mul_rule((a, b), attributes)
+
+
+def wrapped(sums: np.ndarray) -> np.ndarray:
+    """Whole numbers of f64 as i32, of which the lowest 32 bits are kept."""
+    return sums.astype(np.int64).astype(np.int32)
+
+
+def mat_mul_integer(a: np.ndarray, b: np.ndarray, a_zero: np.ndarray,
+                    b_zero: np.ndarray) -> np.ndarray:
+    """(a - a_zero) @ (b - b_zero) of integers of 8 bits, as i32 (ONNX's MatMulInteger, but zero
+    points broadcast); sums are taken in f64, which holds them exactly."""
+    return wrapped((a.astype(np.float64) - a_zero) @ (b.astype(np.float64) - b_zero))
+
+
+define(name="mat_mul_integer", inputs=(4, 4), shape=_mat_mul_integer_rule, meaning=mat_mul_integer,
+       flops=lambda types, result, attributes: 2 * result.size * types[0].shape[-1])
+
+
+def _conv_integer_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    _checked_integers(types, "conv_integer")
+    x, w = (Type(t.shape, "i32") for t in types[:2])
+    return _conv_rule((x, w), attributes)
+
+
+def conv_integer(x: np.ndarray, w: np.ndarray, x_zero: np.ndarray, w_zero: np.ndarray,
+                 **attributes: Any) -> np.ndarray:
+    """The convolution of x - x_zero, padded by zeros, with w - w_zero, of integers of 8 bits, as
+    i32 (ONNX's ConvInteger, but zero points broadcast)."""
+    return wrapped(conv(x.astype(np.float64) - x_zero, w.astype(np.float64) - w_zero, **attributes))
+
+
+define(name="conv_integer", inputs=(4, 4), shape=_conv_integer_rule, meaning=conv_integer,
        attributes={"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1},
        flops=lambda types, result, attributes:
            2 * result.size * math.prod(types[1].shape[1:]))

@@ -153,7 +153,7 @@ class _Shape:
         size = ELEMENT_BYTES[s.weights]
         panel = e.r * e.s * s.chunk * self.chunks * self.width * size
         block_bytes = self.mine * panel * e.parts
-        patch = (2 if s.dtype == "bf16" else 4) * s.tile_b * wide * high * s.chunk
+        patch = ELEMENT_BYTES[s.dtype] * s.tile_b * wide * high * s.chunk
         held = block_bytes + (0 if isinstance(s.algorithm, InPlace) else patch)
         reread = e.r * e.s > 1 and high > e.stride_y * s.tile_y
         halo = high * wide / (s.tile_y * e.stride_y * s.tile_x * e.stride_x) - 1 if reread else 0.0
@@ -176,7 +176,7 @@ class _Shape:
             return {}
         if isinstance(s.algorithm, Planar):
             return nest(core, self.facts.prologue, e.c * high, wide)
-        rounded = 2.0 if s.dtype == "bf16" else 0.0
+        rounded = 0.0 if s.dtype == "f32" else 2.0
         return scaled(nest(core, self.facts.prologue, s.tile_b * high * wide, min(s.chunk, e.c),
                            rounded), self.chunks)
 

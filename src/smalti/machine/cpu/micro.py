@@ -12,8 +12,15 @@ from smalti.machine.cpu.core import Core
 
 ISSUED = 8.0
 """Instructions that a core with two vector ports can start in a clock."""
-HALF_CLOCKS = {"f32": 0.0, "f16": 1.0, "pairs": 0.0, "widened": 1.0}
+HALF_CLOCKS = {"f32": 0.0, "f16": 1.0, "pairs": 0.0, "widened": 1.0, "quads": 0.0, "words": 0.0}
 """Instructions to widen a vector of weights to f32, by the kind of factors."""
+CHANNELS = {"pairs": 2, "words": 2, "quads": 4}
+"""Channels that a product takes, by the kind of factors; else one."""
+WORDS_CLOCKS = 1.5
+"""Clocks of a product of words and of adding it to a sum, as a multiple of those of a multiply-add
+of f32: `vpmaddwd` runs on the same two ports, `vpaddd` on three of Intel's cores and on four of
+AMD's. `vpdpbusd` takes as long as a multiply-add of f32 (uops.info: Ice Lake, Alder Lake,
+Zen 4)."""
 
 
 def runs(extent: int, most: int) -> tuple[tuple[int, int], ...]:
@@ -29,8 +36,10 @@ def runs(extent: int, most: int) -> tuple[tuple[int, int], ...]:
 
 
 def step_clocks(core: Core, rows: int, vectors: int, factors: str = "f32") -> float:
-    """Clocks of a micro-kernel for one k; for two if `factors` are "pairs"."""
-    products, widened = rows * vectors, HALF_CLOCKS[factors] * vectors
+    """Clocks of a micro-kernel for one k; for as many as `CHANNELS` says."""
+    products, widened = float(rows * vectors), HALF_CLOCKS[factors] * vectors
+    if factors == "words":
+        products *= WORDS_CLOCKS
     rate = core.pairs if factors == "pairs" else core.ports
     loads = vectors + (rows / core.lanes if core.by_lane else rows)
     return max((products + widened) / rate, loads / core.ports,
@@ -45,7 +54,7 @@ def clocks(core: Core, extent: int, most: int, vectors: int, depth: float, facto
     `sums` start at "zero" or are "loaded", and are then stored; or they are "kept" in registers.
     """
     found = {"products": 0.0, "starts": 0.0, "vectors": 0.0}
-    steps = depth / 2 if factors == "pairs" else depth
+    steps = depth / CHANNELS.get(factors, 1)
     for size, many in runs(extent, most):
         held = size * vectors
         moved = {"zero": held / core.stores, "loaded": held / core.stores + held / core.ports,

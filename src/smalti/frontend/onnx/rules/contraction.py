@@ -47,11 +47,13 @@ def window(call: NodeCall, kernel: Sequence[int]) -> tuple[tuple[int, ...], tupl
 
 @rule("Conv")
 def conv(call: NodeCall) -> Value:
-    return conv_of(call, call[0], call[1], call.optional(2))
+    bias = call.optional(2)
+    return conv_of(call, call[0], call[1], *([] if bias is None else [bias]))
 
 
-def conv_of(call: NodeCall, x: Value, w: Value, bias: Value | None) -> Value:
-    """A convolution along any number of axes, as the node's attributes say."""
+def conv_of(call: NodeCall, x: Value, w: Value, *others: Value, operation: str = "conv") -> Value:
+    """A convolution along any number of axes, as the node's attributes say; `others` are operands
+    of the operation besides x and w."""
     rank = len(x.shape) - 2
     if rank < 1 or len(w.shape) != len(x.shape):
         raise InputError(f"{x.type} with {w.type}")
@@ -60,13 +62,13 @@ def conv_of(call: NodeCall, x: Value, w: Value, bias: Value | None) -> Value:
         raise InputError(f"kernel_shape {list(kernel)} with a weight of {w.type}")
     strides, dilations = window(call, kernel)
     pads = window_pads(call, x.shape[2:], kernel, strides, dilations)
-    operands = [x, w] if bias is None else [x, w, bias]
+    operands = [x, w, *others]
     if rank == 1:  # an image of one row
-        operands[0] = x.reshape(*x.shape[:2], 1, x.shape[2])
-        operands[1] = w.reshape(*w.shape[:2], 1, w.shape[2])
+        operands = [v.reshape(*v.shape[:2], 1, v.shape[2]) if len(v.shape) == 3 else v
+                    for v in operands]
         strides, dilations = (1, *strides), (1, *dilations)
         pads = (0, pads[0], 0, pads[1])
-    y = call.apply("conv", *operands, strides=strides, pads=pads, dilations=dilations,
+    y = call.apply(operation, *operands, strides=strides, pads=pads, dilations=dilations,
                    group=call.integer("group"))
     return y.reshape(*y.shape[:2], y.shape[3]) if rank == 1 else y
 
@@ -76,14 +78,16 @@ def mat_mul(call: NodeCall) -> Value:
     return product(call, call[0], call[1])
 
 
-def product(call: NodeCall, a: Value, b: Value) -> Value:
-    """The product as numpy.matmul has it: a vector is a matrix of one row or one column."""
+def product(call: NodeCall, a: Value, b: Value, *others: Value,
+            operation: str = "mat_mul") -> Value:
+    """The product as numpy.matmul has it: a vector is a matrix of one row or one column. `others`
+    are operands of the operation besides a and b."""
     if not a.shape or not b.shape:
         raise InputError(f"{a.type} times {b.type}")
     row, column = len(a.shape) == 1, len(b.shape) == 1
     left = a.reshape(1, *a.shape) if row else a
     right = b.reshape(*b.shape, 1) if column else b
-    y = call.apply("mat_mul", left, right)
+    y = call.apply(operation, left, right, *others)
     if not row and not column:
         return y
     shape = list(y.shape)

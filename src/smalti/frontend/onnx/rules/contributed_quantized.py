@@ -69,9 +69,8 @@ def gemm(call: NodeCall) -> Value:
     a, b, a_zero, b_zero = call[0], call[3], call.optional(2), call.optional(5)
     a = a.transpose(1, 0) if call.integer("transA", 0) else a
     b = b.transpose(1, 0) if call.integer("transB", 0) else b
-    sums = sums_of_products(call, a, b, a_zero, b_zero)
-    sums = sums if call.optional(6) is None else sums + cast(call, call[6], sums.dtype)
-    sums = to_be_scaled(call, sums)
+    sums = to_be_scaled(call, sums_of_products(call, a, b, a_zero, b_zero))
+    sums = sums if call.optional(6) is None else sums + cast(call, call[6], "f32")
     scale = cast(call, call[1].reshape(), sums.dtype) * cast(
         call, spread(call, b, call[4], 1, 0), sums.dtype) * call.number("alpha", 1.0)
     y = cast(call, sums * scale, "f32")

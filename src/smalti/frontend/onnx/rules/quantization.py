@@ -1,17 +1,11 @@
 """Quantised numbers: integers that stand for real numbers, value = (integer - zero point) * scale.
 
-Sums of products of integers are exact. They are computed in f32 where it holds them; longer ones in
-parts that it holds, which are added as integers; and in f64 where there would be too many parts.
+Products of integers are operations of their own, with sums of i32; scales follow them.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable
-
 import ml_dtypes
-import numpy as np
 
 from smalti.errors import InputError
 from smalti.frontend.onnx.registry import NodeCall, rule
@@ -21,10 +15,6 @@ from smalti.frontend.onnx.tensors import dtype_of
 from smalti.graph import Value
 from smalti.graph.operation import DTYPES
 
-EXACT = 1 << 24
-"""Up to here f32 holds every whole number."""
-PARTS_MAX = 64
-"""The most parts of a sum of products: those of 16,448 terms of 8 bits without any sign."""
 INTEGERS = ("u2", "i2", "u4", "i4", "u8", "i8", "u16", "i16", "i32")
 
 
@@ -104,96 +94,52 @@ def dequantize(call: NodeCall) -> Value:
     return cast(call, y, dtype)
 
 
-def largest(x: Value, zero: Value | None) -> int:
-    """The largest possible distance of an integer of `x` from its zero point."""
-    limits = ml_dtypes.iinfo(DTYPES[x.dtype])
-    if zero is None:
-        return max(-int(limits.min), int(limits.max))
-    if zero.kind != "constant":
-        return int(limits.max) - int(limits.min)
-    points = zero.data.astype(np.int64)
-    return int(max(points.max() - int(limits.min), int(limits.max) - points.min()))
-
-
-def exact(a: Value, a_zero: Value | None, b: Value, b_zero: Value | None, terms: int,
-          each: int = 1) -> tuple[str, int]:
-    """The dtype for exact sums of `terms` products of a and b, less their zero points, of which
-    `each` stay together; and how many are a part."""
-    most = EXACT // (largest(a, a_zero) * largest(b, b_zero)) // each * each
-    if terms <= most:
-        return "f32", terms
-    return ("f32", most) if most and -(-terms // most) <= PARTS_MAX else ("f64", terms)
-
-
-def in_parts(call: NodeCall, a: tuple[Value, int], b: tuple[Value, int], step: int,
-             multiplied: Callable[[Value, Value], Value]) -> Value:
-    """The sum of the products of parts of a and b, of `step` elements along the axis that is named
-    beside each: as i32 if there are several."""
-    (left, row), (right, column) = a, b
-    count = left.shape[row]
-    if step >= count:
-        return multiplied(left, right)
-    sums = [cast(call, multiplied(part(call, left, row, start, min(count, start + step)),
-                                  part(call, right, column, start, min(count, start + step))),
-                 "i32") for start in range(0, count, step)]
-    return functools.reduce(Value.__add__, sums)
-
-
 def to_be_scaled(call: NodeCall, sums: Value) -> Value:
     """Sums of products as real numbers, to be scaled: integers become f32, as in ONNX Runtime."""
-    return cast(call, sums, "f32") if sums.dtype == "i32" else sums
+    return cast(call, sums, "f32")
 
 
-def centred(call: NodeCall, x: Value, zero: Value | None, axis: int, dtype: str) -> Value:
-    """Integers `x` minus their zero points, as `dtype`."""
-    wide = cast(call, x, dtype)
-    if zero is None:
-        return wide
+def zero_point(call: NodeCall, x: Value, zero: Value | None, axis: int) -> Value:
+    """The zero point of the factor `x` as products of integers take it: 0 where there is none.
+
+    Several that stand in the file, one for each element along `axis`, are read when the program is
+    made, since products are simpler where all of them are 0, as nearly always.
+    """
+    if zero is not None and zero.kind == "parameter":
+        zero = call.constant(call.importer.known(zero), zero.dtype)
+    if zero is None or zero.kind == "constant" and not zero.data.any():
+        return call.constant(0, x.dtype)
     if len(zero.shape) > 1:  # one for each batch, matrix or image
-        return wide - cast(call, zero, dtype)
-    return wide - cast(call, spread(call, x, zero, axis, 0), dtype)
+        return zero
+    return spread(call, x, zero, axis, 0)
 
 
 def sums_of_products(call: NodeCall, a: Value, b: Value, a_zero: Value | None,
                      b_zero: Value | None) -> Value:
-    """The matrix product of integers minus their zero points.
+    """The matrix product of integers minus their zero points, as i32.
 
     The zero points of the first factor are for its rows, those of the second for its columns.
     """
-    dtype, step = exact(a, a_zero, b, b_zero, a.shape[-1] if a.shape else 1)
-    left = centred(call, a, a_zero, max(0, len(a.shape) - 2), dtype)
-    right = centred(call, b, b_zero, len(b.shape) - 1, dtype)
-    if not a.shape or not b.shape or left.shape[-1] != right.shape[max(0, len(b.shape) - 2)]:
-        return product(call, left, right)  # which refuses them
-    return in_parts(call, (left, len(a.shape) - 1), (right, max(0, len(b.shape) - 2)), step,
-                    lambda x, y: product(call, x, y))
+    return product(call, a, b, zero_point(call, a, a_zero, max(0, len(a.shape) - 2)),
+                   zero_point(call, b, b_zero, len(b.shape) - 1), operation="mat_mul_integer")
 
 
 def convolved(call: NodeCall, x: Value, w: Value, x_zero: Value | None,
               w_zero: Value | None) -> Value:
-    """The convolution of integers minus zero points, of which each output channel has one."""
-    terms, window = math.prod(w.shape[1:]), math.prod(w.shape[2:])
-    dtype, step = exact(x, x_zero, w, w_zero, terms, max(1, window))
-    groups = call.integer("group", 1)
-    if step < terms and (groups > 1 or len(x.shape) < 2 or x.shape[1] != w.shape[1]):
-        dtype, step = "f64", terms
-    left, right = centred(call, x, x_zero, 1, dtype), centred(call, w, w_zero, 0, dtype)
-    if step == terms:
-        return conv_of(call, left, right, None)
-    return in_parts(call, (left, 1), (right, 1), step // window,
-                    lambda image, weight: conv_of(call, image, weight, None))
+    """The convolution of integers minus zero points, of which each output channel has one, as
+    i32."""
+    return conv_of(call, x, w, zero_point(call, x, x_zero, 1), zero_point(call, w, w_zero, 0),
+                   operation="conv_integer")
 
 
 @rule("MatMulInteger")
 def mat_mul_integer(call: NodeCall) -> Value:
-    sums = sums_of_products(call, call[0], call[1], call.optional(2), call.optional(3))
-    return cast(call, sums, "i32")
+    return sums_of_products(call, call[0], call[1], call.optional(2), call.optional(3))
 
 
 @rule("ConvInteger")
 def conv_integer(call: NodeCall) -> Value:
-    sums = convolved(call, call[0], call[1], call.optional(2), call.optional(3))
-    return cast(call, sums, "i32")
+    return convolved(call, call[0], call[1], call.optional(2), call.optional(3))
 
 
 @rule("QLinearMatMul")
@@ -211,12 +157,10 @@ def quantized_mat_mul(call: NodeCall) -> Value:
 def quantized_conv(call: NodeCall) -> Value:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (call[i] for i in range(8))
     column = (-1,) + (1,) * (len(x.shape) - 2)
-    sums, bias = convolved(call, x, w, x_zero, w_zero), call.optional(8)
+    sums, bias = to_be_scaled(call, convolved(call, x, w, x_zero, w_zero)), call.optional(8)
     if bias is not None:
-        sums = sums + cast(call, bias, sums.dtype).reshape(*column)
-    sums = to_be_scaled(call, sums)
-    dtype = sums.dtype
-    scale = cast(call, w_scale, dtype)
+        sums = sums + cast(call, bias, "f32").reshape(*column)
+    scale = cast(call, w_scale, "f32")
     scale = scale.reshape(*column) if scale.type.size > 1 else scale.reshape()
-    factor = cast(call, x_scale, dtype).reshape() * scale / cast(call, y_scale, dtype).reshape()
+    factor = cast(call, x_scale, "f32").reshape() * scale / cast(call, y_scale, "f32").reshape()
     return rounded(call, sums * factor, y_zero.reshape(), y_zero.dtype)

@@ -1,0 +1,196 @@
+"""Contractions of integers: exactly the interpreter's, on every level that multiplies them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+from native_regions import INTEGER_LEVELS, PieceRunner, run_regions
+
+from smalti.codegen.cpu.lower import limits, lower
+from smalti.codegen.levels import level
+from smalti.codegen.x86.encoding import disassembly
+from smalti.errors import IllegalSchedule
+from smalti.fuse import partition
+from smalti.graph import Graph, Value, evaluate
+from smalti.graph.operation import DTYPES
+from smalti.schedule import ContractionSchedule, choose
+from smalti.schedule.arithmetic import arithmetic
+from smalti.schedule.schedule import InPlace
+
+EXAMPLES = 40
+BEHIND = ("", "scaled", "bytes")
+
+
+def finished(g: Graph, y: Value, behind: str) -> Graph:
+    """`g` with sums as its output, or what layers make of them."""
+    if behind:
+        y = g.apply("cast", y, to="f32") * g.constant(2.0 ** -11)
+    if behind == "bytes":
+        y = g.apply("max", g.apply("round", y) + g.constant(99.0), g.constant(0.0))
+        y = g.apply("cast", g.apply("min", y, g.constant(255.0)), to="u8")
+    g.output("y", y)
+    return g
+
+
+def product(rows: int, depth: int, columns: int, dtypes: tuple[str, str] = ("u8", "i8"),
+            zeros: tuple[int, int] = (3, 0), behind: str = "") -> Graph:
+    """A matrix product of integers with a bound weight."""
+    g = Graph("product")
+    a, b = g.input("a", (rows, depth), dtypes[0]), g.parameter("b", (depth, columns), dtypes[1])
+    points = [g.constant(zero, dtype) for zero, dtype in zip(zeros, dtypes, strict=True)]
+    return finished(g, g.apply("mat_mul_integer", a, b, *points), behind)
+
+
+def convolution(channels: int, size: int, out: int, dtypes: tuple[str, str] = ("u8", "i8"),
+                zeros: tuple[int, int] = (3, 0), behind: str = "", window: int = 3,
+                stride: int = 1, group: int = 1) -> Graph:
+    """A convolution of integers, padded by its zero point."""
+    g = Graph("convolution")
+    x = g.input("x", (2, channels, size, size), dtypes[0])
+    w = g.parameter("w", (out, channels // group, window, window), dtypes[1])
+    points = [g.constant(zero, dtype) for zero, dtype in zip(zeros, dtypes, strict=True)]
+    return finished(g, g.apply("conv_integer", x, w, *points, pads=(window // 2,) * 4,
+                               strides=(stride, stride), group=group), behind)
+
+
+def operands(graph: Graph, seed: int = 0) -> tuple[dict, dict]:
+    """Inputs and parameters of any bytes."""
+    rng = np.random.default_rng(seed)
+    return tuple({name: rng.integers(0, 256, value.shape).astype(np.uint8).view(
+        DTYPES[value.dtype]) for name, value in values.items()}
+        for values in (graph.inputs, graph.parameters))
+
+
+def check(graph: Graph, name: str, pick=choose, bounds=None) -> PieceRunner:
+    """Assert that kernels give the very numbers of the graph's interpreter."""
+    inputs, parameters = operands(graph)
+    runner = PieceRunner(parameters, name, "f32", pick, bounds)
+    found = run_regions(graph, inputs, runner)["y"]
+    assert np.array_equal(found, evaluate(graph, inputs, parameters)["y"]), runner.schedules
+    return runner
+
+
+DTYPES_AND_ZEROS = [(("u8", "i8"), (0, 0)), (("u8", "i8"), (200, 0)), (("i8", "i8"), (0, 0)),
+                    (("i8", "i8"), (-5, 0)), (("u8", "u8"), (7, 128)), (("i8", "u8"), (1, 9)),
+                    (("u8", "i8"), (7, -2))]
+
+
+@pytest.mark.parametrize("name", INTEGER_LEVELS)
+@pytest.mark.parametrize("dtypes, zeros", DTYPES_AND_ZEROS)
+def test_zero_points_of_both_factors(dtypes: tuple[str, str], zeros: tuple[int, int],
+                                     name: str) -> None:
+    for behind in BEHIND:
+        check(product(9, 37, 21, dtypes, zeros, behind), name)
+        check(convolution(12, 7, 19, dtypes, zeros, behind), name)
+
+
+CASES = {
+    "in chunks": product(5, 4096, 40), "one row": product(1, 64, 70),
+    "in place": product(40, 64, 33, behind="bytes"), "few columns": product(30, 36, 3),
+    "by 2": convolution(16, 9, 20, stride=2, behind="bytes"),
+    "1 x 1": convolution(16, 6, 40, window=1, behind="scaled"),
+    "groups": convolution(24, 5, 20, group=2), "window in chunks": convolution(512, 4, 18),
+    "signed in chunks": convolution(512, 4, 18, ("i8", "i8"), (-7, 0), "bytes"),
+}
+
+
+@pytest.mark.parametrize("name", INTEGER_LEVELS)
+@pytest.mark.parametrize("case", CASES)
+def test_shapes(case: str, name: str) -> None:
+    runner = check(CASES[case], name)
+    (schedule,) = runner.schedules if case != "groups" else runner.schedules[:1]
+    assert schedule.factors == runner.level.integers
+    if case == "in place":
+        assert isinstance(schedule.algorithm, InPlace) == (schedule.factors == "quads")
+
+
+@pytest.mark.parametrize("name", INTEGER_LEVELS)
+def test_products_of_computed_factors(name: str) -> None:
+    """Both factors of heads, and a zero point that a run computes."""
+    for dtype in ("i8", "u8"):
+        g = Graph("heads")
+        a, b = g.input("a", (2, 3, 17, 20), "u8"), g.input("b", (2, 3, 20, 19), dtype)
+        g.output("y", g.apply("mat_mul_integer", a, b, g.constant(9, "u8"), g.constant(0, dtype)))
+        check(g, name)
+    g = Graph("dynamic")
+    a, b, zero = g.input("a", (17, 20), "u8"), g.parameter("b", (20, 19), "i8"), g.input(
+        "z", (), "u8")
+    g.output("y", g.apply("mat_mul_integer", a, b, zero, g.constant(0, "i8")))
+    check(g, name)
+
+
+@pytest.mark.parametrize("name", INTEGER_LEVELS)
+def test_slices_of_the_sums_are_combined(name: str) -> None:
+    g = Graph("gated")
+    y = g.apply("cast", g.apply(
+        "mat_mul_integer", g.input("a", (13, 32), "i8"), g.parameter("b", (32, 80), "i8"),
+        g.constant(5, "i8"), g.constant(0, "i8")), to="f32")
+    g.output("y", g.apply("slice", y, axis=1, start=0, end=40)
+             + g.apply("slice", y, axis=1, start=40, end=80))
+    assert len(partition(g).regions) == 1
+    check(g, name)
+
+
+@given(st.data(), st.sampled_from(INTEGER_LEVELS), st.sampled_from(DTYPES_AND_ZEROS),
+       st.sampled_from(BEHIND))
+@settings(max_examples=EXAMPLES)
+def test_any_schedule_gives_the_same(data, name: str, pair, behind: str) -> None:
+    """Also with caches so small that sums go through many chunks."""
+    (dtypes, zeros), draw = pair, data.draw
+    channels, out, window = draw(st.integers(8, 90)), draw(st.integers(1, 80)), draw(
+        st.sampled_from([1, 3]))
+    graph = convolution(channels, draw(st.integers(1, 9)), out, dtypes, zeros, behind, window,
+                        draw(st.integers(1, 2)))
+    bounds = limits(level(name), draw(st.integers(1, 3)), 2 << 10, draw(
+        st.sampled_from([4 << 10, 1 << 20])))
+
+    def pick(kernel, limit, precision):
+        found = choose(kernel, limit, precision)
+        rows = draw(st.integers(1, found.rows))
+        other = replace(found, rows=rows, panels=draw(st.integers(1, found.panels)))
+        assert arithmetic(kernel, other) == arithmetic(kernel, found)
+        return other
+
+    note(str(graph))
+    check(graph, name, pick, bounds)
+
+
+@pytest.mark.parametrize("name, instruction", [
+    ("avx2", "vpmaddwd"), ("avx2_vnni", "vpdpbusd"), ("avx512", "vpmaddwd"),
+    ("avx512_vnni", "vpdpbusd"), ("avx512_bf16", "vpdpbusd")])
+def test_what_each_level_multiplies_with(name: str, instruction: str) -> None:
+    """Whether this CPU has it or not."""
+    kernel = partition(product(9, 64, 40)).regions[0].kernel
+    (step,) = lower(kernel, choose(kernel, limits(level(name))), level(name)).steps
+    assert instruction in disassembly(step.code.bytes, step.code.entry)
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"dtype": "f32", "weights": "f32"}, "factors of f32 with sums of i32"),
+    ({"weights": "f32"}, "need weights held as i8"),
+    ({"rows": 15}, "need 33 vector registers"),
+    ({"chunk": 6}, "no multiple of"),
+])
+def test_what_does_not_go_together_is_refused(change: dict, words: str) -> None:
+    here = level("avx512_vnni")
+    kernel = partition(product(20, 64, 40)).regions[0].kernel
+    schedule = choose(kernel, limits(here))
+    assert isinstance(schedule, ContractionSchedule)
+    with pytest.raises(IllegalSchedule, match=words):
+        lower(kernel, replace(schedule, **change), here)
+
+
+def test_bytes_need_a_cpu_that_multiplies_them() -> None:
+    kernel = partition(product(20, 64, 40)).regions[0].kernel
+    quads = replace(choose(kernel, limits(level("avx512_vnni"))), rows=4)
+    for name in ("avx512", "neon"):
+        with pytest.raises(IllegalSchedule, match="products of u8 need a CPU that has them"):
+            quads.check(limits(level(name)))
+    words = partition(product(20, 64, 40, zeros=(3, 1))).regions[0].kernel
+    assert choose(words, limits(level("avx512_vnni"))).factors == "words"
+    with pytest.raises(IllegalSchedule, match="no bytes"):
+        lower(words, quads, level("avx512_vnni"))
