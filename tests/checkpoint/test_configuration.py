@@ -69,7 +69,8 @@ PUBLISHED = {  # configuration, and parameters of the denoiser (with learned pos
     "FLUX.1 schnell": (ModelConfig("flux", FLUX_TEXTS, FLUX_SCHNELL, FLUX_VAE, default_steps=4,
                                    **FLUX), 11_891_178_560),
     "FLUX.1 Fill": (ModelConfig("flux", FLUX_TEXTS, replace(FLUX_DEV, in_channels=96), FLUX_VAE,
-                                flow_shift=None, **FLUX), 11_902_000_000),
+                                flow_shift=None, default_distilled_guidance=30.0, **FLUX),
+                    11_902_000_000),
     "Chroma": (ModelConfig("chroma", {"t5xxl": T5_XXL}, CHROMA, FLUX_VAE, **{
         **FLUX, "default_steps": 26, "default_guidance": 4.0}), 8_900_000_000),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import tiny_families as tiny
 
 from smalti.checkpoint import Checkpoint, inspect, load
+from smalti.checkpoint.hints import arch_config, folder_hints, metadata_hints
 from smalti.errors import CheckpointError, InputError
 
 FAMILIES = tiny.WORDLESS
@@ -213,12 +215,66 @@ def test_names_tell_models_of_flux(tmp_path: Path, name: str, channels: int,
     assert titled.config == found
 
 
-def test_playground_is_refused(tmp_path: Path) -> None:
+MEAN, STD = [-1.6574, 1.886, -1.383, 2.5155], [8.4927, 5.9022, 6.5498, 5.2299]
+"""As published with Playground 2.5."""
+
+
+def playground(folder: Path, **changed: list[float]) -> Path:
     config = FAMILIES["sdxl"]
-    stored = tiny.single_file(config, tiny.random_weights(config))
-    path = tiny.write(tmp_path / "p.safetensors", {**stored, "edm_mean": np.zeros((1, 4, 1, 1))})
-    with pytest.raises(CheckpointError, match="Playground 2.5"):
-        load(path)
+    statistics = {"edm_mean": MEAN, "edm_std": STD, **changed}
+    return tiny.write(folder / "p.safetensors", {
+        **tiny.single_file(config, tiny.random_weights(config)),
+        **{name: np.array(values, np.float32).reshape(1, -1, 1, 1)
+           for name, values in statistics.items() if values}})
+
+
+def test_playground_is_told_by_the_statistics_of_its_latents(tmp_path: Path) -> None:
+    opened = load(playground(tmp_path))
+    found = opened.config
+    assert found.prediction == "edm" and found.vae.scaling_factor == 0.5
+    np.testing.assert_allclose(found.vae.latents_mean, MEAN, rtol=1e-6)
+    np.testing.assert_allclose(found.vae.latents_std, STD, rtol=1e-6)
+    assert (found.default_steps, found.default_guidance, found.default_sampler,
+            found.default_noise) == (50, 3.0, "dpm++_2m", "karras")
+    text = str(opened.report)
+    assert "scaling 0.5, means and deviations of its own" in text and "levels 0.002 to 80" in text
+
+
+@pytest.mark.parametrize(("table", "expected"), [
+    ({"prediction_type": "epsilon", "sigma_data": 0.5}, ("edm", None, None)),
+    ({}, ("edm", None, None)),
+    ({"prediction_type": "v_prediction", "sigma_data": 1.0, "sigma_min": 0.01, "sigma_max": 120.0},
+     ("edm_v", 0.01, 120.0))])
+def test_schedulers_of_edm(table: dict[str, object], expected: tuple) -> None:
+    for name in ("EDMEulerScheduler", "EDMDPMSolverMultistepScheduler"):
+        hints = folder_hints("x", {"scheduler": {"_class_name": name, **table},
+                                   "vae": {"latents_mean": MEAN, "latents_std": STD}})
+        assert (hints.prediction, hints.sigma_min, hints.sigma_max) == expected
+        assert hints.latents_mean == tuple(MEAN) and hints.latents_std == tuple(STD)
+        assert metadata_hints("x", {"arch_config": arch_config(hints)}) == hints
+    other = {"scheduler": {"_class_name": "EulerDiscreteScheduler", "sigma_max": 20.0, **table}}
+    assert folder_hints("x", other).sigma_max is None
+
+
+@pytest.mark.parametrize(("tables", "said"), [
+    ({"scheduler": {"_class_name": "EDMEulerScheduler", "sigma_data": 0.7}}, "sigma_data 0.7"),
+    ({"scheduler": {"_class_name": "EDMEulerScheduler", "prediction_type": "v_prediction"}},
+     "is 'v_prediction' with sigma_data 0.5; Smalti knows 'epsilon' with 0.5"),
+    ({"scheduler": {"_class_name": "EDMEulerScheduler", "sigma_max": "x"}}, "sigma_max is 'x'"),
+    ({"vae": {"latents_mean": "x"}}, "latents_mean is 'x'; expected a row of numbers"),
+    ({"vae": {"latents_std": [1.0, True]}}, "expected a row of numbers")])
+def test_what_a_folder_states_of_edm_and_cannot_be(tables: dict, said: str) -> None:
+    with pytest.raises(CheckpointError, match=re.escape(said)):
+        folder_hints("x", tables)
+
+
+@pytest.mark.parametrize("changed", [
+    {"edm_std": []}, {"edm_std": [1.0, 2.0]}, {"edm_std": [1.0, 2.0, 0.0, 1.0]},
+    {"edm_mean": [1.0, 2.0, float("nan"), 1.0]}, {"edm_mean": MEAN * 2, "edm_std": STD * 2}])
+def test_statistics_that_cannot_be_are_refused(tmp_path: Path,
+                                               changed: dict[str, list[float]]) -> None:
+    with pytest.raises(CheckpointError, match="expected 4 numbers each, the deviations above 0"):
+        load(playground(tmp_path, **changed))
 
 
 @pytest.mark.parametrize(("family", "name", "defaults"), [

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.peers
 
 SIDE, STEPS = 32, 3
 ERROR_MAX = 1e-4
+MEAN, STD = [-1.6574, 1.886, -1.383, 2.5155], [8.4927, 5.9022, 6.5498, 5.2299]
+"""Of the latents of Playground 2.5."""
 PROMPT, NEGATIVE = "a red apple, ripe", "blurry"
 SAVED = {  # how folders are written
     "sd1": {"variant": "fp16"}, "sd2": {}, "sdxl": {"max_shard_size": "2MB"},
@@ -96,6 +98,43 @@ def test_a_picture_is_that_of_diffusers(tmp_path: Path, family: str, prediction:
     picture = np.asarray(last.result.images[0], np.float64)
     near = np.abs(picture - decoded(pipe, expected)) <= 1
     assert near.mean() >= 0.999 and picture.std() > 1
+
+
+@pytest.mark.parametrize(("scheduler", "prediction", "sampler"), [
+    ("EDMDPMSolverMultistepScheduler", "edm", "dpm++_2m"), ("EDMEulerScheduler", "edm", "euler"),
+    ("EDMEulerScheduler", "edm_v", "euler")])
+def test_a_picture_of_edm_is_that_of_diffusers(tmp_path: Path, scheduler: str, prediction: str,
+                                               sampler: str) -> None:
+    """Playground 2.5, whose latents have statistics of their own, and CosXL."""
+    import diffusers
+
+    pipe = theirs.pipeline("sdxl")
+    pipe.set_progress_bar_config(disable=True)
+    kind = getattr(diffusers, scheduler)
+    if prediction == "edm":
+        pipe.scheduler = kind()
+        pipe.vae.register_to_config(latents_mean=MEAN, latents_std=STD, scaling_factor=0.5)
+    else:
+        pipe.scheduler = kind(prediction_type="v_prediction", sigma_data=1.0, sigma_max=120.0)
+    ours = Pipeline.load(theirs.save(pipe, tmp_path / "model"), threads=1)
+    assert ours.config.prediction == prediction
+    drawn = NoiseSource("cpu", (7,), (4, SIDE // 2, SIDE // 2)).draw()
+    highest = ours.config.sigma_max  # diffusers begins with a variance of one more than its square
+    expected = called(pipe, "sdxl", drawn * np.float32(highest / (highest**2 + 1) ** 0.5), None)
+    *_, last = ours.steps(PROMPT, negative_prompt=NEGATIVE, width=SIDE, height=SIDE, steps=STEPS,
+                          guidance_scale=7.0, seed=7, sampler=sampler, noise="karras")
+    assert relative_error(last.latents, expected) <= ERROR_MAX
+    picture = np.asarray(last.result.images[0], np.float64)
+    statistics = (np.array(each)[:, None, None] for each in (
+        (MEAN, STD) if prediction == "edm" else ([0.0] * 4, [1.0] * 4)))
+    shown = _shown(pipe, expected, *statistics)
+    assert (np.abs(picture - shown) <= 1).mean() >= 0.999 and picture.std() > 1
+
+
+def _shown(pipe: Any, latents: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """Pixels of latents whose channels have means and deviations."""
+    scaled = latents * std + mean * pipe.vae.config.scaling_factor
+    return decoded(pipe, scaled.astype(np.float32))
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl", "sd3", "flux", "chroma"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from smalti.families import ModelFamily
 from smalti.families.evidence import Shapes, has
 from smalti.families.hints import Hints, TextHints
 from smalti.families.record import Read
-from smalti.models.config import SD15, ModelConfig, Prediction
+from smalti.models.config import SD15, ModelConfig, Prediction, VaeConfig
 
-LATENT_STATISTICS = "edm_mean"
-"""A tensor of Playground 2.5, whose latents have means and deviations of their own."""
+LATENTS_MEAN, LATENTS_STD = "edm_mean", "edm_std"
+"""Tensors of Playground 2.5, whose latents have means and deviations of their own."""
+PLAYGROUND_SCALING = 0.5
+"""The deviation of its latents behind that, which no single file states."""
 SIGMA_MAX = 1e6
 """No model was trained at such a noise level; a file that states one is damaged."""
 BETA_MIN = 1e-12
@@ -36,14 +39,11 @@ def derive_config(where: object, family: ModelFamily, shapes: Shapes, hints: Hin
     `where` names the file in messages, `read` gives the values of a parameter. Raises
     `CheckpointError` where a number cannot be seen, or where heads or groups do not divide a width.
     """
-    if LATENT_STATISTICS in shapes:
-        raise CheckpointError(f"{where} is a Playground 2.5 checkpoint: its latents have means and "
-                              f"deviations of their own ({LATENT_STATISTICS}), which Smalti does "
-                              f"not read; use another model")
     denoiser = family.backbone.config(where, shapes, hints)
     prediction = hints.prediction or _prediction(family, shapes, read)
     defaults = family.defaults(denoiser, prediction)
-    vae = family.autoencoder.config(where, shapes, hints, family.vae)
+    vae = _with_statistics(where, shapes, read, family.autoencoder.config(
+        where, shapes, hints, family.vae))
     side = hints.latent_size * vae.downscale if hints.latent_size else defaults.size
     config = ModelConfig(
         family=family.name,
@@ -59,7 +59,7 @@ def derive_config(where: object, family: ModelFamily, shapes: Shapes, hints: Hin
         zero_terminal_snr="ztsnr" in shapes if hints.zero_terminal_snr is None
         else hints.zero_terminal_snr,
         flow_shift=None if hints.flow_shift_by_size else hints.flow_shift or defaults.flow_shift,
-        **_edm_levels(shapes, read),
+        **_edm_levels(hints, shapes, read),
         default_width=hints.width or side,
         default_height=hints.height or side,
         default_steps=hints.steps or defaults.steps,
@@ -84,15 +84,37 @@ def _prediction(family: ModelFamily, shapes: Shapes, read: Read) -> Prediction:
         return "v_prediction"
     if "edm_vpred.sigma_max" in shapes:
         return "edm_v"
+    if LATENTS_MEAN in shapes:
+        return "edm"
     seen = family.predicts(shapes, read) if family.predicts is not None else None
     return seen or family.prediction
 
 
-def _edm_levels(shapes: Shapes, read: Read) -> dict[str, Any]:
-    """The noise levels that some files hold as tensors of one number."""
+def _edm_levels(hints: Hints, shapes: Shapes, read: Read) -> dict[str, Any]:
+    """The noise levels that are stated, or that some files hold as tensors of one number."""
     names = {f"sigma_{end}": f"edm_vpred.sigma_{end}" for end in ("min", "max")}
-    return {ours: float(read(stored).reshape(-1)[0]) for ours, stored in names.items()
+    held = {ours: float(read(stored).reshape(-1)[0]) for ours, stored in names.items()
             if math.prod(shapes.get(stored, (0,))) == 1}
+    return held | {name: getattr(hints, name) for name in names
+                   if getattr(hints, name) is not None}
+
+
+def _with_statistics(where: object, shapes: Shapes, read: Read, vae: VaeConfig) -> VaeConfig:
+    """The autoencoder with the means and deviations of its latents that a file holds as tensors.
+
+    Raises CheckpointError for others than one of each for every channel.
+    """
+    if LATENTS_MEAN in shapes and not vae.latents_mean:
+        mean, std = (tuple(read(name).astype(np.float64).reshape(-1).tolist())
+                     if name in shapes else () for name in (LATENTS_MEAN, LATENTS_STD))
+        vae = replace(vae, latents_mean=mean, latents_std=std, scaling_factor=PLAYGROUND_SCALING)
+    fine = (all(map(math.isfinite, vae.latents_mean))
+            and all(0 < each < math.inf for each in vae.latents_std))
+    if not fine or {len(vae.latents_mean), len(vae.latents_std)} not in ({0}, {vae.z_channels}):
+        raise CheckpointError(f"{where}: means and deviations of latents are {vae.latents_mean} "
+                              f"and {vae.latents_std}; expected {vae.z_channels} numbers each, "
+                              f"the deviations above 0")
+    return vae
 
 
 def _check_schedule(where: object, config: ModelConfig) -> None:

@@ -24,7 +24,7 @@ COUNT_MAX = 1_000_000
 PREDICTIONS: Mapping[str, Prediction] = {
     "epsilon": "epsilon", "eps": "epsilon", "v_prediction": "v_prediction", "v": "v_prediction",
     "v-prediction": "v_prediction", "vpred": "v_prediction", "v_pred": "v_prediction",
-    "sample": "sample", "flow_prediction": "flow"}
+    "sample": "sample", "flow_prediction": "flow", "edm": "edm", "edm_v": "edm_v"}
 KOHYA_TRUE = "True"
 """How kohya's trainers write what is set, in metadata that begin with `ss_`."""
 NAMED_V = re.compile(r"(?<![a-z])v ?pred(?:iction)?(?![a-z])")
@@ -78,6 +78,10 @@ ARCH_CONFIG: Places = {
     "guidance": (("default", "cfg_scale"),),
     "distilled_guidance": (("default", "distilled_cfg_scale"),),
     "reference": (("transformer", "reference"),),
+    "latents_mean": (("vae", "latents_mean"),),
+    "latents_std": (("vae", "latents_std"),),
+    "sigma_min": (("scheduler", "sigma_min"),),
+    "sigma_max": (("scheduler", "sigma_max"),),
     "latent_size": (("default", "latent_size"),),
 }
 # In diffusers' UNet configs `attention_head_dim` is, by an old mistake, the number of heads.
@@ -97,7 +101,14 @@ FOLDER: Places = {
     "beta_end": (("scheduler", "beta_end"),),
     "train_steps": (("scheduler", "num_train_timesteps"),),
     "latent_size": (("unet", "sample_size"),),
+    "latents_mean": (("vae", "latents_mean"),),
+    "latents_std": (("vae", "latents_std"),),
 }
+EDM: Places = {name: (("scheduler", name),) for name in ("sigma_min", "sigma_max")}
+"""Noise levels of a scheduler that is called EDM..., those of Karras et al. 2022."""
+EDM_PREDICTIONS: Mapping[tuple[str, float], Prediction] = {
+    ("epsilon", 0.5): "edm", ("v_prediction", 1.0): "edm_v"}
+"""Prediction and deviation of the data as such a scheduler states them -> what is predicted."""
 
 
 def metadata_hints(where: object, metadata: Mapping[str, str]) -> Hints:
@@ -162,8 +173,18 @@ def folder_hints(where: object, tables: Tables) -> Hints:
 
     Raises `CheckpointError` for a value of the wrong kind.
     """
-    return replace(read_hints(Hints, where, tables, FOLDER),
-                   texts=_text_hints(where, tables, TEXT_FOLDERS))
+    hints = replace(read_hints(Hints, where, tables, FOLDER),
+                    texts=_text_hints(where, tables, TEXT_FOLDERS))
+    scheduler = tables.get("scheduler")
+    if not isinstance(scheduler, dict) or not str(scheduler.get("_class_name")).startswith("EDM"):
+        return hints
+    stated = str(scheduler.get("prediction_type", "epsilon")), scheduler.get("sigma_data", 0.5)
+    predicted = next((each for known, each in EDM_PREDICTIONS.items() if known == stated), None)
+    if predicted is None:
+        known = " or ".join(f"{name!r} with {data:g}" for name, data in EDM_PREDICTIONS)
+        raise CheckpointError(f"{where}: scheduler.prediction_type is {stated[0]!r:.60} with "
+                              f"sigma_data {stated[1]!r:.60}; Smalti knows {known} so far")
+    return first(replace(hints, prediction=predicted), read_hints(Hints, where, tables, EDM))
 
 
 def arch_config(hints: Hints) -> str:
@@ -222,6 +243,8 @@ def read_hints(kind: type[H], where: object, tables: object, places: Places) -> 
 
 
 def _checked(label: str, hint: str, kind: str, value: object) -> object:
+    if kind.startswith("tuple[float"):
+        return _numbers(label, value)
     if kind.startswith("tuple"):
         row = value if isinstance(value, list) else [value]
         return tuple(_checked(label, hint, "int", number) for number in row)
@@ -247,6 +270,16 @@ def _checked(label: str, hint: str, kind: str, value: object) -> object:
             or not 0 < value <= COUNT_MAX:
         raise CheckpointError(f"{label} is {value!r:.60}; expected a positive number")
     return float(value)
+
+
+def _numbers(label: str, value: object) -> tuple[float, ...]:
+    """A row of finite numbers, of either sign."""
+    row = value if isinstance(value, list) else []
+    found = tuple(float(number) for number in row if type(number) in (int, float)
+                  and abs(number) <= COUNT_MAX)
+    if not row or len(found) != len(row):
+        raise CheckpointError(f"{label} is {value!r:.60}; expected a row of numbers")
+    return found
 
 
 def _choice(label: str, value: object, choices: Mapping[str, str]) -> str:

@@ -111,7 +111,8 @@ def _config_lines(config: ModelConfig) -> list[tuple[str, str]]:
             "vae",
             f"channels {_row(vae.block_channels)}, {vae.res_blocks} blocks a level,"
             f" {vae.z_channels} latent channels, 1/{vae.downscale} size,"
-            f" scaling {vae.scaling_factor:g}",
+            f" scaling {vae.scaling_factor:g}"
+            + ", means and deviations of its own" * bool(vae.latents_mean),
         ),
         *((name, text.outline()) for name, text in config.texts.items()),
         ("noise", _noise_line(config)),

@@ -65,8 +65,6 @@ NORMALLY: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "_class_name": ("AutoencoderKL",),
         "act_fn": ("silu", "swish"),
         "down_block_types": ("DownEncoderBlock2D",),
-        "latents_mean": (None,),
-        "latents_std": (None,),
         "mid_block_add_attention": (True,),
         "up_block_types": ("UpDecoderBlock2D",),
     },

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from smalti.diffusion.decoding import fitting_side, overlap
+from smalti.diffusion.decoding import fitting_side, overlap, scaling
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.tiles import tiles
 
@@ -36,8 +36,8 @@ def encoded(models: Submodels, pixels: Floats) -> Floats:
 
 def to_model_space(models: Submodels, mean: Floats) -> Floats:
     """The latents that a denoiser works on, from those of the autoencoder."""
-    vae = models.checkpoint.config.vae
-    return (mean - np.float32(vae.shift_factor)) * np.float32(vae.scaling_factor)
+    shift, factor = scaling(models.checkpoint.config.vae)
+    return (mean - shift) * factor
 
 
 def in_tiles(encode: Callable[[Floats], Floats], pixels: Floats, side: int,

@@ -31,7 +31,8 @@ def check_parts(opened: Checkpoint) -> None:
 def check_refiner(base: Checkpoint, refiner: Checkpoint) -> None:
     """Raise CheckpointError for a refiner that does not read the latents of the model."""
     ours, theirs = ((config.vae.z_channels, config.vae.downscale, config.vae.scaling_factor,
-                     config.vae.shift_factor, config.prediction == "flow",
+                     config.vae.shift_factor, config.vae.latents_mean,
+                     config.vae.latents_std, config.prediction == "flow",
                      config.denoiser.in_channels)
                     for config in (base.config, refiner.config))
     if ours != theirs:

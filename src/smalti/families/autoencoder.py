@@ -42,6 +42,8 @@ def vae_config(where: object, shapes: Shapes, hints: Hints, known: VaeConfig) ->
         scaling_factor=hints.scaling_factor or known.scaling_factor,
         quant_conv=has(shapes, f"{VAE}quant_conv.", f"{VAE}post_quant_conv."),
         shift_factor=known.shift_factor if hints.shift_factor is None else hints.shift_factor,
+        latents_mean=hints.latents_mean or (),
+        latents_std=hints.latents_std or (),
     )
 
 

@@ -40,6 +40,8 @@ class Hints:
     vae_eps: float | None = None
     scaling_factor: float | None = None
     shift_factor: float | None = None
+    latents_mean: tuple[float, ...] | None = None
+    latents_std: tuple[float, ...] | None = None
     flow_shift: float | None = None
     flow_shift_by_size: bool | None = None
     zero_terminal_snr: bool | None = None
@@ -48,6 +50,8 @@ class Hints:
     beta_start: float | None = None
     beta_end: float | None = None
     train_steps: int | None = None
+    sigma_min: float | None = None
+    sigma_max: float | None = None
     width: int | None = None
     height: int | None = None
     latent_size: int | None = None

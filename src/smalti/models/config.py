@@ -192,8 +192,10 @@ class VaeConfig:
 
     Decoder levels have `res_blocks + 1` residual blocks, encoder levels `res_blocks`; there is one
     attention layer in the middle of each. `channels` is the width of the first level. A latent in
-    model space is (mean - shift_factor) * scaling_factor of what the encoder gives. Newer ones
-    have no 1x1 convolutions about the latent (`quant_conv`).
+    model space is (mean - shift_factor) * scaling_factor of what the encoder gives; where channels
+    have means and deviations of their own, as those of Playground 2.5, it is (mean - latents_mean)
+    / latents_std * scaling_factor. Newer ones have no 1x1 convolutions about the latent
+    (`quant_conv`).
     """
 
     channels: int
@@ -206,6 +208,8 @@ class VaeConfig:
     scaling_factor: float = 0.18215
     quant_conv: bool = True
     shift_factor: float = 0.0
+    latents_mean: tuple[float, ...] = ()
+    latents_std: tuple[float, ...] = ()
 
     @property
     def downscale(self) -> int:

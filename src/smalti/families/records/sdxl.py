@@ -51,6 +51,9 @@ VELOCITY = replace(PLAIN, steps=28, guidance=5.0, sampler="euler", noise="sgm_un
 """Of models that predict the velocity, mostly down from noise alone (zero terminal SNR): NoobAI-XL
 names 28 to 35 steps of Euler's method, guidance 4 to 5; levels start at the highest."""
 
+PLAYGROUND = replace(PLAIN, steps=50, guidance=3.0, sampler="dpm++_2m")
+"""Of Playground 2.5, the only one that predicts as EDM does (Li et al. 2024, arXiv:2402.17245)."""
+
 AESTHETIC_SCORES = (6.0, 2.5)
 """What the refiner is told of the quality of a picture: of the prompt's, of the other."""
 
@@ -76,7 +79,7 @@ def _refiner_shows(names: Names) -> bool:
 
 
 def _defaults(denoiser: DenoiserConfig, prediction: Prediction) -> Defaults:
-    return VELOCITY if prediction == "v_prediction" else PLAIN
+    return {"v_prediction": VELOCITY, "edm": PLAYGROUND}.get(prediction, PLAIN)
 
 
 def _join(config: ModelConfig, encoded: Mapping[str, Encoded],
