@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -213,3 +214,29 @@ def test_a_prompt_that_is_too_long_is_cut_and_said(tmp_path: Path) -> None:
     found = conditioned(Submodels(checkpoint, "f32", threads=1), asked, 1, Stopwatch())
     (warning,) = found.warnings
     assert "longer than the 48 tokens" in warning and warning.endswith("pear'")
+
+
+def test_qwen25_is_told_from_qwen3_by_its_biases(tmp_path: Path) -> None:
+    """In a file with what reads pictures, as ComfyUI has it, and by llama.cpp's names."""
+    stored = {f"model.{name}": value for name, value in text(SMALL).items() if "_norm." not in name}
+    for i in range(SMALL.layers):
+        for kind, width in (("q", 64), ("k", 32), ("v", 32)):
+            stored[f"model.layers.{i}.self_attn.{kind}_proj.bias"] = np.ones(width, np.float16)
+    stored["visual.blocks.0.attn.qkv.weight"] = np.ones((4, 4), np.float16)
+    report = inspect(tiny.write(tmp_path / "q.safetensors", stored))
+    assert report.notes == ("it is the text encoder Qwen2.5-VL",)
+    reads_it = replace(FAMILY, texts=(Text(language.QWEN25, tokens=all_tokens(16, 48),
+                                           final_norm=True, only_valid=True),))
+    with registered(reads_it), pytest.raises(CheckpointError, match="do not share evenly"):
+        load(image(tmp_path / "model.safetensors", SMALL),
+             text_encoders=[tmp_path / "q.safetensors"])  # heads of another width than 128
+    folder = tmp_path / "model"
+    arch = {"text": {"num_attention_heads": 4, "rms_norm_eps": 1e-5, "rope_theta": 1e4}}
+    with registered(reads_it):
+        found = load(tiny.write(folder.with_suffix(".safetensors"), {
+            **tiny.part(weights(SMALL), tiny.DENOISER, tiny.DENOISER),
+            **tiny.part(weights(SMALL), tiny.VAE, tiny.VAE),
+            **{f"text_encoders.qwen25_7b.transformer.{name}": value
+               for name, value in stored.items()}}, {"arch_config": json.dumps(arch)}))
+    assert found.config.texts == {"qwen25": replace(
+        SMALL, qk_norm=False, qkv_bias=True, eps=1e-5, rotary_base=1e4)}

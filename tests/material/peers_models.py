@@ -14,7 +14,7 @@ TINY_UNET = UNetConfig(in_channels=4, out_channels=4, block_channels=(32, 64), r
                        context_dim=48, norm_groups=8)
 TINY_VAE = VaeConfig(channels=16, block_channels=(16, 32, 32, 32), res_blocks=1, z_channels=4,
                      norm_groups=8)
-TINY_FLUX = FluxConfig(hidden_size=96, heads=3, mlp_size=384)
+TINY_FLUX = FluxConfig(hidden_size=96, heads=3, mlp_size=384, axes=(8, 12, 12))
 TINY_SD1 = ModelConfig("sd1", {"clip_l": TINY_TEXT}, TINY_UNET, TINY_VAE)
 """A whole model of the SD 1.x family; for real prompts give its text encoder `CLIP_VOCABULARY`."""
 

@@ -4,19 +4,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from native_regions import LEVELS, check_graph
+from native_regions import LEVELS, arrays_for, check_graph, relative_error
 from transformer_graphs import check_program
+from webgpu_devices import webgpu  # noqa: F401  a fixture
 
 from smalti.errors import InputError
 from smalti.graph import evaluate, parse, show, verify
 from smalti.models import QWEN3_4B, LanguageConfig, language_graph
 from smalti.models.language import PREFIX
+from smalti.runtime.gpu.compilation import compile_for
+from smalti.runtime.gpu.interface import Gpu
 
 TINY = LanguageConfig(96, hidden_size=40, mlp_size=56, layers=3, heads=4, kv_heads=2, head_dim=16,
                       qk_norm=True)
+WIDE = LanguageConfig(96, hidden_size=128, mlp_size=192, layers=2, heads=4, kv_heads=2,
+                      head_dim=64, qk_norm=True)
 PLAIN = replace(TINY, qk_norm=False, qkv_bias=True)
 
 
@@ -68,18 +74,45 @@ def test_no_token_sees_what_stands_behind_it() -> None:
 @pytest.mark.parametrize("config", [TINY, PLAIN], ids=["norms", "biases"])
 @pytest.mark.parametrize("name", LEVELS)
 def test_native_code_computes_it(name: str, config: LanguageConfig) -> None:
-    check_graph(language_graph(config, 2, 9, taps=[2]), name)
+    check_graph(language_graph(config, 2, 9, taps=[2], masked=config is TINY), name)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("device, precision, error_max", [
+    ("vulkan", "f32", 1e-5), ("vulkan", "f16", 2e-3), ("vulkan", "bf16", 1e-2),
+    ("webgpu", "f16", 2e-3)])
+def test_gpus_compute_it(request: pytest.FixtureRequest, device: str, precision: str,
+                         error_max: float) -> None:
+    """The last tokens of the second text fill up, and see those of the text alone."""
+    gpu: Gpu = request.getfixturevalue(device)
+    graph = language_graph(WIDE, 2, 64, taps=[1], masked=True)
+    inputs, parameters = arrays_for(graph)
+    inputs["mask"] = (np.arange(64) < np.array([[64], [40]])).astype(np.float32)
+    program = compile_for(gpu, graph, precision=precision)
+    program.bind(parameters.__getitem__)
+    (found,), (expected,) = (each.values() for each in (
+        program.run(inputs), evaluate(graph, inputs, parameters)))
+    assert relative_error(found, expected) < error_max
 
 
 def test_the_program_computes_it() -> None:
     check_program(language_graph(TINY, 2, 20, taps=[3], final_norm=True))
 
 
+def hidden(module: Any, tokens: np.ndarray, mask: np.ndarray | None = None) -> list[np.ndarray]:
+    """All hidden states of a module of transformers."""
+    import torch
+
+    with torch.no_grad():
+        found = module(torch.tensor(tokens, dtype=torch.int64), output_hidden_states=True,
+                       attention_mask=None if mask is None else torch.tensor(mask))
+    return [state.numpy() for state in found.hidden_states]
+
+
 @pytest.mark.peers
 @pytest.mark.parametrize("tap, final_norm", [(2, False), (3, True)])
 @pytest.mark.parametrize("kind", ["Qwen3", "Qwen2", "Mistral"])
 def test_as_transformers(kind: str, tap: int, final_norm: bool) -> None:
-    import torch
     import transformers
     from transformer_peers import filled
 
@@ -91,10 +124,28 @@ def test_as_transformers(kind: str, tap: int, final_norm: bool) -> None:
     module = filled(getattr(transformers, f"{kind}Model")(given))
     weights = {f"{PREFIX}.{name}": value.numpy() for name, value in module.state_dict().items()}
     tokens = np.random.default_rng(1).integers(0, 96, (2, 70), np.int32)
-    with torch.no_grad():
-        states = module(torch.tensor(tokens, dtype=torch.int64),
-                        output_hidden_states=True).hidden_states
+    states = hidden(module, tokens)
     found = evaluate(language_graph(config, 2, 70, taps=[tap], final_norm=final_norm),
                      {"tokens": tokens}, weights)["context"]
-    np.testing.assert_allclose(found, states[tap].numpy(), rtol=0, atol=1e-5 * float(
-        states[tap].abs().max()))
+    np.testing.assert_allclose(found, states[tap], rtol=0, atol=1e-5 * np.abs(states[tap]).max())
+
+
+@pytest.mark.peers
+def test_what_fills_up_is_read_as_transformers_reads_it() -> None:
+    """Of a text that is filled up, whose filling is read, too, as of FLUX.2 klein."""
+    import transformers
+    from transformer_peers import filled
+
+    given = transformers.Qwen3Config(
+        vocab_size=96, hidden_size=40, intermediate_size=56, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    module = filled(transformers.Qwen3Model(given))
+    weights = {f"{PREFIX}.{name}": value.numpy() for name, value in module.state_dict().items()}
+    tokens = np.random.default_rng(1).integers(0, 96, (2, 30), np.int32)
+    mask = (np.arange(30) < np.array([[12], [30]])).astype(np.int64)
+    states = hidden(module, tokens, mask)
+    graph = language_graph(TINY, 2, 30, taps=[1, 2], masked=True)
+    found = evaluate(graph, {"tokens": tokens, "mask": mask.astype(np.float32)},
+                     weights)["context"]
+    np.testing.assert_allclose(found, np.concatenate(states[1:3], axis=2), atol=1e-4)

@@ -35,6 +35,8 @@ from smalti.models.config import (
     UNetConfig,
     VaeConfig,
 )
+from smalti.models.language import PREFIX as LANGUAGE
+from smalti.models.language_config import LanguageConfig
 from smalti.models.transformer_config import FluxConfig, ZImageConfig
 from smalti.models.z_image import STREAM_UNIT
 
@@ -177,6 +179,27 @@ def clip_text_module(config: ClipTextConfig) -> Any:
         eos_token_id=config.vocab_size - 1,
         projection_dim=config.projection,
     ))
+
+
+def peer_language(config: LanguageConfig, seed: int = 0) -> Peer:
+    """transformers' Qwen3Model of this configuration, with seeded weights."""
+    from transformers import Qwen3Config, Qwen3Model
+
+    def build() -> Any:
+        return Qwen3Model(Qwen3Config(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.mlp_size,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            rms_norm_eps=config.eps,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rotary_base},
+            use_cache=False,
+        ))
+
+    return _peer(build, lambda state: f"{LANGUAGE}.{{}}".format, seed)
 
 
 def peer_mobilenet_v2(config: MobileNetV2Config, seed: int = 0) -> Peer:
@@ -334,7 +357,7 @@ def call_directly(module: Any, *inputs: Any) -> Any:
     return module(*inputs)
 
 
-def call_clip_text(module: Any, tokens: Any) -> Any:
+def call_text(module: Any, tokens: Any) -> Any:
     """The last hidden state."""
     return module(tokens.long()).last_hidden_state
 

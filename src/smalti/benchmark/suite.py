@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,20 @@ from smalti.graph import Graph
 from smalti.models import (
     CLIP_L,
     FLUX_DEV,
+    QWEN3_4B,
     SD1_UNET,
     SD15,
     Z_IMAGE,
     ClipTextConfig,
     FluxConfig,
+    LanguageConfig,
     MobileNetV2Config,
     UNetConfig,
     VaeConfig,
     ZImageConfig,
     clip_text_graph,
     flux_double_block_graph,
+    language_graph,
     mobilenet_v2_graph,
     unet_graph,
     vae_decoder_graph,
@@ -103,7 +106,7 @@ def normal(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
-def tokens(config: ClipTextConfig, batch: int, count: int) -> Inputs:
+def tokens(config: ClipTextConfig | LanguageConfig, batch: int, count: int) -> Inputs:
     """Numbers of tokens for a text encoder."""
     ids = np.random.default_rng(5).integers(0, config.vocab_size, (batch, count), np.int32)
     return {"tokens": ids}
@@ -176,7 +179,15 @@ def clip_text(name: str, title: str, config: ClipTextConfig, batch: int, count: 
     """A CLIP text encoder that reads `count` tokens."""
     return Case(name, title, partial(clip_text_graph, config, batch, count),
                 partial(tokens, config, batch, count), partial(peers.peer_clip_text, config),
-                peers.call_clip_text, **more)
+                peers.call_text, **more)
+
+
+def language_text(name: str, title: str, config: LanguageConfig, count: int,
+                  **more: Any) -> Case:
+    """A language model that reads `count` tokens, all its layers and the norm behind them."""
+    graph = partial(language_graph, config, 1, count, taps=(config.layers,), final_norm=True)
+    return Case(name, title, graph, partial(tokens, config, 1, count),
+                partial(peers.peer_language, config), peers.call_text, **more)
 
 
 def unet(name: str, title: str, config: UNetConfig, batch: int, height: int, width: int,
@@ -236,6 +247,9 @@ _CASES = (
     flux_double_block("flux_block", "Flux double block, 1024 + 256 tokens", FLUX_DEV, 32, 256,
                       bounds={"f32": 0.95, "bf16": 0.95}),
     z_image_block("z_image_block", "Z-Image block, 1024 tokens", Z_IMAGE, 32,
+                  bounds={"f32": 0.90, "bf16": 0.90}),
+    language_text("qwen3", "Qwen3-4B, 2 of 36 layers, 256 tokens",
+                  replace(QWEN3_4B, layers=2, vocab_size=4096), 256,
                   bounds={"f32": 0.90, "bf16": 0.90}),
 )
 CASES: dict[str, Case] = {case.name: case for case in _CASES}

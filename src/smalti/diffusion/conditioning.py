@@ -234,9 +234,10 @@ class Encoder:
         inputs = {"tokens": np.array([tokens.ids[:length] for tokens in read], np.int32)}
         mask = None
         if text.masked:
-            places, ends = np.arange(length), np.array([[tokens.count] for tokens in read])
-            inputs["mask"] = (places <= ends).astype(np.float32)
-            mask = (places <= ends + 1).astype(np.float32)[:, text.dropped:]
+            places = np.arange(length)
+            ends = np.array([[tokens.count + tokenizer.ends] for tokens in read])
+            inputs["mask"] = (places < ends).astype(np.float32)
+            mask = (places <= ends).astype(np.float32)[:, text.dropped:]
         context = self._run((length,), inputs)["context"][:, text.dropped:]
         if text.only_valid:
             counts = [[tokens.count + tokenizer.ends] for tokens in read]

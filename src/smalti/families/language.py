@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 from smalti.errors import CheckpointError
 from smalti.families.evidence import Shapes, count, most, sizes
 from smalti.families.hints import TextHints
-from smalti.families.keys.language import LANGUAGE_GGUF, LANGUAGE_KNOWN, language_name
+from smalti.families.keys.language import LANGUAGE_GGUF, known_names, language_name
 from smalti.families.record import Layout, Text, TextEncoder
 from smalti.graph import Graph
 from smalti.models.language import language_graph
-from smalti.models.language_config import QWEN3_4B, LanguageConfig
+from smalti.models.language_config import QWEN3_4B, QWEN25_7B, LanguageConfig
 
 CHATML = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 """A prompt as the only message of a user, as Qwen reads it, before an answer that thinks."""
+
+CHATML_ANSWER = CHATML + "<think>\n\n</think>\n\n"
+"""The same before an answer without thinking."""
 
 
 def language_config(name: str, known: LanguageConfig, where: object, shapes: Shapes,
@@ -65,15 +69,22 @@ def _graph(name: str, config: LanguageConfig, text: Text) -> Callable[..., Graph
     """From (batch, tokens) to the graph."""
     taps = text.taps or (config.layers - text.layer + 1,)
     return partial(language_graph, config, taps=taps, final_norm=text.final_norm,
-                   prefix=_inside(name).removesuffix("."))
+                   masked=text.masked, prefix=_inside(name).removesuffix("."))
 
 
-def _shows_qwen3(names: Iterable[str], shapes: Shapes) -> bool:
-    return any(name.endswith((".self_attn.q_norm.weight", ".attn_q_norm.weight"))
-               for name in (*names, *shapes))
+_Shows = Callable[[Iterable[str], Shapes], bool]
+
+_START = r"(text encoder\.)?(model\.)?(language_model\.)?(model\.)?layers\.\d+\."
+"""What begins the names of layers, in files of all kinds and where they are not yet told apart."""
 
 
-def _layout(shows: Callable[[Iterable[str], Shapes], bool], names: Iterable[str]) -> Layout | None:
+def _shows(ours: str, theirs: str) -> _Shows:
+    """Whether a layer has a tensor that transformers calls so, and llama.cpp so."""
+    mark = re.compile(rf"{_START}{re.escape(ours)}$|blk\.\d+\.{re.escape(theirs)}$")
+    return lambda names, shapes: any(map(mark.match, (*names, *shapes)))
+
+
+def _layout(shows: _Shows, names: Iterable[str]) -> Layout | None:
     """Names of llama.cpp, or of transformers, which are used inside."""
     names = set(names)
     if not shows(names, {}):
@@ -81,24 +92,33 @@ def _layout(shows: Callable[[Iterable[str], Shapes], bool], names: Iterable[str]
     return LANGUAGE_GGUF if any(name.startswith("blk.") for name in names) else language_name
 
 
-QWEN3 = TextEncoder(
-    name="qwen3",
-    title="the text encoder Qwen3",
-    file="qwen_3_4b.safetensors",
-    width=QWEN3_4B.hidden_size,
-    inside=_inside("qwen3"),
+def _encoder(name: str, title: str, file: str, published: LanguageConfig, mark: tuple[str, str],
+             **more: Any) -> TextEncoder:
+    """The record of one of them, of all sizes, which shapes tell; `mark` is a tensor of a layer
+    that shows it, as transformers names it and as llama.cpp does."""
+    shows, (ours, theirs) = _shows(*mark), mark
+    starts = ("", "model.", "model.language_model.", "language_model.model.")
+    return TextEncoder(
+        name=name, title=title, file=file, width=published.hidden_size, inside=_inside(name),
+        alone=(*(f"{start}layers.0.{ours}" for start in starts), f"blk.0.{theirs}"),
+        config=partial(language_config, name, published), shows=shows,
+        layout=partial(_layout, shows), graph=partial(_graph, name), **more)
+
+
+QWEN3 = _encoder(
+    "qwen3", "the text encoder Qwen3", "qwen_3_4b.safetensors", QWEN3_4B,
+    ("self_attn.q_norm.weight", "attn_q_norm.weight"),
     prefixes=tuple(f"text_encoders.qwen3_{size}.transformer."
                    for size in ("06b", "2b", "4b", "8b")),
-    alone=("model.layers.0.self_attn.q_norm.", "layers.0.self_attn.q_norm.", "blk.0.attn_q_norm."),
-    tokenizer="qwen3",
-    tokens=151_669,
-    config=partial(language_config, "qwen3", QWEN3_4B),
-    shows=_shows_qwen3,
-    layout=partial(_layout, _shows_qwen3),
-    graph=partial(_graph, "qwen3"),
-    known=LANGUAGE_KNOWN,
-)
-"""Of all sizes, which shapes tell."""
+    tokenizer="qwen3", tokens=151_669, known=known_names(norms=True, biases=False, pictures=False))
+"""Qwen3, which Z-Image and FLUX.2 klein read."""
 
-LANGUAGE_MODELS = (QWEN3,)
+QWEN25 = _encoder(
+    "qwen25", "the text encoder Qwen2.5-VL", "qwen_2.5_vl_7b.safetensors", QWEN25_7B,
+    ("self_attn.q_proj.bias", "attn_q.bias"),
+    prefixes=("text_encoders.qwen25_7b.transformer.",), tokenizer="qwen2", tokens=151_665,
+    known=known_names(norms=False, biases=True, pictures=True))
+"""What reads texts in Qwen2.5-VL, for Qwen-Image; pictures are not read."""
+
+LANGUAGE_MODELS = (QWEN3, QWEN25)
 """All that are known."""

@@ -128,7 +128,8 @@ class Text:
     optional      whether the model runs without the encoder
     tokens        (denoiser) -> the tokens of a plain text, at least and at most
     round_to      longer texts are filled up to a multiple of so many tokens; 0: to the most
-    masked        whether tokens that fill up are hidden
+    masked        whether tokens that fill up are hidden from others; where their states are read,
+                  too, those of a language model are as if they saw the text alone
     only_valid    whether states of tokens that fill up are zeros, and a mask says which those are
     template      the text as the encoder reads it, with {} where the prompt stands
     dropped       states at the beginning, those of the template, that the denoiser does not see

@@ -37,7 +37,7 @@ from smalti.models.flux import (
 )
 from smalti.models.flux_controlnet import flux_control_places, flux_controlnet_graph
 from smalti.models.language import language_graph
-from smalti.models.language_config import QWEN3_4B, LanguageConfig
+from smalti.models.language_config import QWEN3_4B, QWEN25_7B, LanguageConfig
 from smalti.models.mmdit import mmdit_graph
 from smalti.models.mmdit_controlnet import sd3_control_places, sd3_controlnet_graph
 from smalti.models.mobilenet_v2 import mobilenet_v2_graph
@@ -70,16 +70,16 @@ from smalti.models.z_image import z_image_block_graph, z_image_graph
 
 __all__ = [
     "CHROMA", "CLIP_L", "FLUX_DEV", "FLUX_SCHNELL", "FLUX_VAE", "OPENCLIP_G", "OPENCLIP_H",
-    "QWEN3_4B", "SD15", "SD1_UNET", "SD2_UNET", "SD35_LARGE", "SD35_MEDIUM", "SD3_MEDIUM",
-    "SD3_VAE", "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL",
-    "TAESD", "TAESD3", "VEGA_UNET", "Z_IMAGE", "ChromaConfig", "ClipTextConfig", "ControlNetConfig",
-    "FluxConfig", "FluxControlNetConfig", "LanguageConfig", "MMDiTConfig", "MMDiTControlNetConfig",
-    "MobileNetV2Config", "ModelConfig", "RrdbConfig", "SrvggConfig", "T5Config", "TaesdConfig",
-    "UNetConfig", "VaeConfig", "ZImageConfig", "chroma_graph", "chroma_modulation_graph",
-    "clip_text_graph", "controlnet_graph", "flux_control_places", "flux_controlnet_graph",
-    "flux_double_block_graph", "flux_graph", "flux_modulation_graph", "language_graph",
-    "mmdit_graph", "mobilenet_v2_graph", "rrdb_graph", "sd3_control_places", "sd3_controlnet_graph",
-    "srvgg_graph", "t5_graph", "taesd_decoder_graph", "taesd_encoder_graph", "tileable",
-    "unet_graph", "upscaler_graph", "vae_decoder_graph", "vae_encoder_graph", "z_image_block_graph",
-    "z_image_graph",
+    "QWEN25_7B", "QWEN3_4B", "SD15", "SD1_UNET", "SD2_UNET", "SD35_LARGE", "SD35_MEDIUM",
+    "SD3_MEDIUM", "SD3_VAE", "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET",
+    "T5_XXL", "TAESD", "TAESD3", "VEGA_UNET", "Z_IMAGE", "ChromaConfig", "ClipTextConfig",
+    "ControlNetConfig", "FluxConfig", "FluxControlNetConfig", "LanguageConfig", "MMDiTConfig",
+    "MMDiTControlNetConfig", "MobileNetV2Config", "ModelConfig", "RrdbConfig", "SrvggConfig",
+    "T5Config", "TaesdConfig", "UNetConfig", "VaeConfig", "ZImageConfig", "chroma_graph",
+    "chroma_modulation_graph", "clip_text_graph", "controlnet_graph", "flux_control_places",
+    "flux_controlnet_graph", "flux_double_block_graph", "flux_graph", "flux_modulation_graph",
+    "language_graph", "mmdit_graph", "mobilenet_v2_graph", "rrdb_graph", "sd3_control_places",
+    "sd3_controlnet_graph", "srvgg_graph", "t5_graph", "taesd_decoder_graph", "taesd_encoder_graph",
+    "tileable", "unet_graph", "upscaler_graph", "vae_decoder_graph", "vae_encoder_graph",
+    "z_image_block_graph", "z_image_graph",
 ]

@@ -17,6 +17,7 @@ from smalti.nn import (
     from_patches,
     gelu_tanh,
     grid_angles,
+    hidden_scores,
     linear,
     modulated_norm,
     modulation,
@@ -35,8 +36,6 @@ PATCH = 2
 TIME_FEATURES = 256
 GUIDANCE_UNIT = 1000.0
 """Guidance is embedded in thousandths, as time is."""
-UNSEEN = 1e38
-"""What is taken off the score of a masked token: attention reads it as minus infinity."""
 
 
 def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: int, *,
@@ -183,16 +182,6 @@ def double_modulations(source: Source, block: int, config: FluxConfig) -> dict[s
     images = 3 * config.single_blocks + 6 * block
     return {"img": source("img_mod.lin", images, 6),
             "txt": source("txt_mod.lin", images + 6 * config.double_blocks, 6)}
-
-
-def hidden_scores(seen: Value, tokens: int) -> Value:
-    """What is added to the scores of all tokens [n, 1, 1, t + tokens]: nothing, but for those of
-    the text that nobody sees, which are 0 in `seen` [n, t]; `tokens` of the image stand behind."""
-    g, (batch, length) = seen.graph, seen.shape
-    if tokens:
-        everything = g.apply("expand", g.constant(1.0), shape=(batch, tokens))
-        seen = g.apply("concat", seen, everything, axis=1)
-    return (seen.reshape(batch, 1, 1, length + tokens) - 1.0) * UNSEEN
 
 
 def _condition(timesteps: Value, pooled: Value, guidance: Value | None,

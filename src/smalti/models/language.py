@@ -14,18 +14,19 @@ import numpy as np
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
 from smalti.models.language_config import LanguageConfig
-from smalti.nn import embedding, linear, rms_norm, silu
+from smalti.nn import embedding, hidden_scores, linear, rms_norm, silu
 
 PREFIX = "text_encoders.qwen3.transformer"
 
 
 def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Sequence[int],
-                   final_norm: bool = False, prefix: str = PREFIX) -> Graph:
+                   final_norm: bool = False, masked: bool = False, prefix: str = PREFIX) -> Graph:
     """tokens i32[batch, length] -> context f32[batch, length, hidden_size * number of taps].
 
     Tap k is the state behind k layers, channels side by side where there are several; what lies
     above the last of them is not computed. With `final_norm` the norm behind all layers is computed
-    of each. Raises InputError for a tap that the model has no layer for.
+    of each. With `masked` an input `mask` f32[batch, length] is 1 for tokens that others see, 0 for
+    those that none sees. Raises InputError for a tap that the model has no layer for.
 
     >>> from smalti.models import QWEN3_4B
     >>> g = language_graph(QWEN3_4B, batch=1, length=64, taps=[35])
@@ -37,12 +38,13 @@ def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Seq
                          f"the layers 1 to {config.layers}")
     g, states = Graph("language"), {}
     ids = g.input("tokens", (batch, length), "i32")
+    mask = [hidden_scores(g.input("mask", (batch, length)))] if masked else []
     with g.scope(prefix):
         x = embedding(ids, "embed_tokens", config.vocab_size, config.hidden_size)  # [n, t, c]
         cos, sin = (g.constant(table) for table in _angles(length, config))
         for i in range(max(taps)):
             with g.scope(f"layers.{i}"):
-                x = _layer(x, cos, sin, config)                                    # [n, t, c]
+                x = _layer(x, mask, cos, sin, config)                                  # [n, t, c]
             states[i + 1] = rms_norm(x, "norm", config.eps) if final_norm and i + 1 in taps else x
     read = [states[tap] for tap in taps]
     g.output("context", g.apply("concat", *read, axis=2) if len(read) > 1 else read[0])
@@ -57,7 +59,8 @@ def _angles(length: int, config: LanguageConfig) -> tuple[np.ndarray, np.ndarray
     return np.cos(angles)[None], np.sin(angles)[None]
 
 
-def _layer(x: Value, cos: Value, sin: Value, config: LanguageConfig) -> Value:
+def _layer(x: Value, mask: Sequence[Value], cos: Value, sin: Value,
+           config: LanguageConfig) -> Value:
     """x + attention(norm(x)), then x + mlp(norm(x)); x [n, t, c]."""
     g, width = x.graph, config.hidden_size
     y = rms_norm(x, "input_layernorm", config.eps)
@@ -65,7 +68,7 @@ def _layer(x: Value, cos: Value, sin: Value, config: LanguageConfig) -> Value:
         q = _turned(y, "q", config.heads, cos, sin, config)
         k = _turned(y, "k", config.kv_heads, cos, sin, config)
         v = linear(y, "v_proj", config.kv_heads * config.head_dim, bias=config.qkv_bias)
-        y = g.apply("attention", q, k, v, num_heads=config.heads, is_causal=1)
+        y = g.apply("attention", q, k, v, *mask, num_heads=config.heads, is_causal=1)
         x = x + linear(y, "o_proj", width, bias=False)
     y = rms_norm(x, "post_attention_layernorm", config.eps)
     with g.scope("mlp"):

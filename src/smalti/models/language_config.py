@@ -49,3 +49,8 @@ class LanguageConfig:
 QWEN3_4B = LanguageConfig(151936, hidden_size=2560, mlp_size=9728, layers=36, heads=32, kv_heads=8,
                           head_dim=128, qk_norm=True)
 """The text encoder of Z-Image and FLUX.2 klein 4B."""
+
+QWEN25_7B = LanguageConfig(152064, hidden_size=3584, mlp_size=18944, layers=28, heads=28,
+                           kv_heads=4, head_dim=128, qkv_bias=True)
+"""What reads texts in Qwen2.5-VL 7B, the text encoder of Qwen-Image: positions on three axes are
+equal where no picture is read."""

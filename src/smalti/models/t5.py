@@ -12,11 +12,9 @@ import numpy as np
 
 from smalti.graph import Graph, Value
 from smalti.models.transformer_config import T5Config
-from smalti.nn import embedding, gelu_tanh, linear, rms_norm
+from smalti.nn import embedding, gelu_tanh, hidden_scores, linear, rms_norm
 
 PREFIX = "text_encoders.t5xxl.transformer"
-UNSEEN = 1e38
-"""What is taken off the score of a masked token: attention reads it as minus infinity."""
 
 
 def t5_graph(config: T5Config, batch: int, length: int, masked: bool = False) -> Graph:
@@ -38,7 +36,7 @@ def t5_graph(config: T5Config, batch: int, length: int, masked: bool = False) ->
         with g.scope("encoder.block.0.layer.0.SelfAttention"):
             bias = _position_bias(g, length, config)                            # [1, heads, t, t]
         if mask is not None:
-            bias = bias + (mask.reshape(batch, 1, 1, length) - 1.0) * UNSEEN    # [n, heads, t, t]
+            bias = bias + hidden_scores(mask)                                   # [n, heads, t, t]
         for i in range(config.layers):
             with g.scope(f"encoder.block.{i}"):
                 x = _block(x, bias, config)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
-from smalti.models.flux import PATCH, PREFIX, TIME_FEATURES, hidden_scores, rows
+from smalti.models.flux import PATCH, PREFIX, TIME_FEATURES, rows
 from smalti.models.transformer_config import ZImageConfig
 from smalti.nn import (
     from_patches,
     grid_angles,
+    hidden_scores,
     linear,
     modulated_norm,
     patches,

@@ -7,6 +7,9 @@ from smalti.nn.embedding import rotary_embedding
 from smalti.nn.linear import linear
 from smalti.nn.normalization import rms_norm
 
+UNSEEN = 1e38
+"""What is taken off the score of a masked token: attention reads it as minus infinity."""
+
 
 def cross_attention(x: Value, context: Value, heads: int) -> Value:
     """Multi-head attention of the tokens x [n, t, c] to the tokens context [n, s, d] -> [n, t, c].
@@ -50,3 +53,18 @@ def turned_part(qkv: Value, number: int, norm: str, cos: Value, sin: Value, widt
     part = qkv.graph.apply("slice", qkv, axis=2, start=number * width, end=(number + 1) * width)
     part = rms_norm(part.reshape(n, tokens, heads, width // heads), norm, eps, weight)
     return rotary_embedding(part.reshape(n, tokens, width), cos, sin, heads)
+
+
+def hidden_scores(seen: Value, tokens: int = 0) -> Value:
+    """What is added to the scores of all tokens [n, 1, 1, t + tokens]: nothing, but for those that
+    nobody sees, which are 0 in `seen` [n, t] and 1 elsewhere; `tokens` behind them are all seen.
+
+    >>> from smalti.graph import Graph
+    >>> hidden_scores(Graph().input("seen", (2, 77)), 64).shape
+    (2, 1, 1, 141)
+    """
+    g, (batch, length) = seen.graph, seen.shape
+    if tokens:
+        everything = g.apply("expand", g.constant(1.0), shape=(batch, tokens))
+        seen = g.apply("concat", seen, everything, axis=1)
+    return (seen.reshape(batch, 1, 1, length + tokens) - 1.0) * UNSEEN

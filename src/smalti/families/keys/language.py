@@ -5,6 +5,8 @@ Sources: transformers 5, `models/qwen3/modeling_qwen3.py`; llama.cpp, `gguf-py/g
 
 from __future__ import annotations
 
+import re
+
 from smalti.families.keys.stored import Table, layers
 
 _LAYER = {
@@ -26,17 +28,26 @@ LANGUAGE_GGUF: Table = layers({
     **{f"layers.*.{ours}": f"blk.*.{stored}" for ours, stored in _LAYER.items()}})
 """llama.cpp's GGUF files."""
 
-_MODULES = "|".join(name.replace(".", r"\.") for name in _LAYER)
+_START = re.compile(r"(model\.)?(language_model\.)?(model\.)?")
 
-LANGUAGE_KNOWN = (rf"(embed_tokens|norm|lm_head|layers\.\d+\.({_MODULES}))\.weight"
-                  r"|(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
-"""All that published models have, but biases, which some have and others do not."""
+
+def known_names(norms: bool, biases: bool, pictures: bool) -> str:
+    """An expression of the names of all that a language model has: with norms of its heads, with
+    biases of queries, keys and values, with what reads pictures."""
+    modules = "|".join(re.escape(name) for name in _LAYER if norms or "_norm" not in name)
+    found = (rf"(embed_tokens|norm|lm_head|layers\.\d+\.({modules}))\.weight"
+             r"|(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
+    found += r"|layers\.\d+\.self_attn\.[qkv]_proj\.bias" * biases
+    return found + r"|visual\..*" * pictures
 
 
 def language_name(name: str) -> str:
-    """Name of a tensor of a language model in a file that holds the words that it would say, too.
+    """Name of a tensor of a language model in a file of it with the words that it would say, or
+    with what reads pictures.
 
     >>> language_name("model.layers.0.mlp.up_proj.weight"), language_name("lm_head.weight")
     ('layers.0.mlp.up_proj.weight', 'lm_head.weight')
+    >>> language_name("model.language_model.norm.weight"), language_name("model.visual.norm.weight")
+    ('norm.weight', 'visual.norm.weight')
     """
-    return name.removeprefix("model.")
+    return _START.sub("", name, count=1)
