@@ -29,7 +29,7 @@ FEWEST = 16
 ROUNDS, SWEEPS, SMALL = 30, 300, 0.02
 """Rounds of a fit, each of which looks anew where most is alive, sweeps of one, and the relative
 error below which none counts more."""
-START, LEAST = (1.0, 1.0, 1.0, 1.0, 0.5, 0.2, 0.2, 8.0), (0.9, 0.5, *(0.0,) * 6)
+START, LEAST = (1.0, 1.0, 1.0, 1.0, 0.5, 0.2, 0.2, 1.0, 8.0), (0.9, 0.5, *(0.0,) * 5, 0.9, 0.0)
 """Constants that a fit begins with, and the least ones: a sum is a register for all of a loop."""
 COLUMNS = ("chip", "programs", "registers: mean error", "within 15 %", "spills right", "missed",
            "occupancy exact", "within a quarter", "chooser's registers", "within 15 %")
@@ -125,8 +125,8 @@ def fitted(reports: Sequence[Report], unit: ComputeUnit) -> CompilerNeeds:
         weights = scale / np.sqrt(np.maximum(errors, SMALL))
         solved = _bounded(worst * weights[:, None], wanted * weights, found)
         found = 0.5 * found + 0.5 * solved
-    return CompilerNeeds(*(round(float(value), 2) for value in best[1]), step=step,
-                         saves=unit.needs.saves)
+    *words, held, base = (round(float(value), 2) for value in best[1])
+    return CompilerNeeds(*words, base, step=step, saves=unit.needs.saves, held=held)
 
 
 def _bounded(rows: np.ndarray, wanted: np.ndarray, start: np.ndarray) -> np.ndarray:

@@ -50,9 +50,8 @@ def test_chosen_sums_fit_the_registers(name: str, graph: Graph) -> None:
     s, work = choose_group(kernel, limits, "f16"), GroupWork.of(kernel, limits)
     assert s.matrix and s.block_m * s.block_n <= limits.registers / 4 * s.subgroup
     assert work.held(s) <= limits.registers
-    if limits.registers == 128:  # every invocation brings as much as the others: no branches
+    if limits.registers == 128:  # who has nothing to bring has a pad to bring it to: no branches
         assert not work.partial(s)
-        assert s.tile_n * s.tile_k % (8 * s.invocations) == 0
 
 
 @pytest.mark.parametrize("channels", [160, 192, 320, 640])

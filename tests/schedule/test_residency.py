@@ -59,3 +59,5 @@ def test_needs_are_a_register_for_each_word_and_some_more() -> None:
     needs = CompilerNeeds(1.0, 2.0, 0.5, 1.0, 0.0, 0.5, 0, 8.0)
     assert needs.registers(KeptWords(64, 16, 32, 10, 5, 6)) == 64 + 32 + 16 + 10 + 3 + 8
     assert replace(needs, step=8).registers(KeptWords(64, 16, 32, 10, 5, 6)) == 136
+    assert needs.registers(KeptWords(held=16)) == 32 + 8  # as other factors
+    assert replace(needs, held=1.5).registers(KeptWords(held=16)) == 24 + 8

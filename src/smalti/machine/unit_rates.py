@@ -27,9 +27,10 @@ MADE = {"xe": 3.0}
 """By the beginning of an architecture's name: instructions that the vendor's compiler makes of one
 that is no product. Read off listings of Intel's compiler: Intel's GPUs have no scalar unit, and
 their halves are moved separately."""
-READ = {"xe": 4.0}
+READ = {"xe_": 8.0, "xe2": 4.0}
 """Instructions for a matrix that is read from shared memory: Intel's compiler works out an address
-for each load, others put what lies behind an address into the instruction."""
+for each word of an invocation, eight on Xe-HPG; on Xe2, and with others, what lies behind an
+address is in the instruction. Read off the same listings."""
 
 
 def unit_rates(found: DeviceModel) -> UnitRates:

@@ -36,7 +36,7 @@ RDNA3 = replace(
 XE_HPG = ComputeUnit(
     "xe_hpg", 32 * KIB, fixed_bytes=4 * KIB, subgroups=8, sharers=16, shared_bytes=128 * KIB,
     shared_sizes=tuple(KIB << n for n in range(7)), source=BRW,
-    needs=CompilerNeeds(0.9, 2.19, 0.96, 1.71, 1.9, 0.2, 2.0, 2.7))
+    needs=CompilerNeeds(0.9, 2.19, 0.96, 1.71, 1.9, 0.2, 2.0, 2.7, held=1.0))
 XE2 = ComputeUnit(
     "xe2_hpg", 64 * KIB, fixed_bytes=8 * KIB, subgroups=8, sharers=8, shared_bytes=128 * KIB,
     shared_sizes=tuple(KIB * n for n in (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)), source=BRW,

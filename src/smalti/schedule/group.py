@@ -378,8 +378,9 @@ class GroupMatrixAttention:
 
     @property
     def share(self) -> int:
-        """How many invocations share a query."""
-        return self.across * self.subgroup // self.rows
+        """How many invocations share a query: of one subgroup, so that they need no barrier.
+        Where a set has more, some of its subgroups have none."""
+        return min(self.across * self.subgroup // self.rows, self.subgroup)
 
     @property
     def ways(self) -> int:
@@ -439,7 +440,7 @@ class GroupMatrixAttention:
         if self.keys < 1 or self.columns < 1 or self.keys % depth or self.keys % (
                 4 * self.share) or self.ways * self.keys % (
                 self.across * columns * self.columns) or (
-                self.across * columns % (4 * self.share)) or self.share > self.subgroup:
+                self.across * columns % (4 * self.share)):
             raise IllegalSchedule(f"{self.keys} keys, {self.columns} matrices at a time, for "
                                   f"{self.share} invocations a query in {self.matrix}")
         if self.channels % math.lcm(self.across * columns, depth):

@@ -42,14 +42,15 @@ compiler."""
 ISSUED_FOR_A_CODE = 5
 """Those to widen a quantised weight: a shift and a mask, which some units do as they convert, the
 conversion, the sum with the least code, the product with the scale."""
-ISSUED_TO_FIND, ISSUED_FOR_ONE = 8, 2.5
-"""Those to divide by an extent where an invocation has another row and another column in each turn,
-and for an element that is loaded alone, and converted. Read off the same listings."""
+ISSUED_TO_FIND, ISSUED_ELSEWHERE, ISSUED_FOR_ONE = 8, 6, 2.5
+"""Those to divide by an extent where an invocation has another row and another column in each turn;
+for each vector beside the first in a loop, whose addresses are then its own; and for an element
+that is loaded alone, and converted. Read off the same listings."""
 UNIFORM, PLACES, PLACES_OF_A_VECTOR, PLACES_FOR_BORDERS, PLACES_ELSEWHERE, HEADS = (
-    6.0, 1.0, 3.0, 3.0, 6.0, 2.0)
+    6.0, 1.0, 3.0, 3.0, 5.0, 2.0)
 """Words that an invocation keeps: what is the same for a subgroup; where it is, where it reads and
-writes each vector, and more of these where a window has borders, and for a factor that not all
-bring in the last turn; scales of quantised weights."""
+writes each vector, and more of these where a window has borders, and for each vector beside the
+first that has another row and another column; scales of quantised weights."""
 CHUNK_LATENCY, CHUNK_LATENCY_AHEAD, BARRIER, STALL = 900, 300, 30, 250
 """Clocks of a chunk of a work-group that is alone, beside its work, and of a barrier: those that
 everybody pays, and those that another work-group can fill. In the matrix unit chunks that are not
@@ -219,7 +220,7 @@ class GroupWork:
         """Numbers that say where an invocation reads and writes."""
         patch, weight = self._spots(s)
         found = PLACES + PLACES_OF_A_VECTOR * (patch + weight)
-        found += PLACES_ELSEWHERE * sum(n > 0 for n in self._idle(s))
+        found += PLACES_ELSEWHERE * self._elsewhere(s)
         if self.borders and not s.prepared:
             found += PLACES_FOR_BORDERS * patch
         return found
@@ -249,6 +250,11 @@ class GroupWork:
         size, columns = s.invocations, s.tile_n * self.parts
         line = s.tile_m if self.apart else s.tile_k // self.lanes
         return size % line != 0 != line % size, size % columns != 0 != columns % size
+
+    def _elsewhere(self, s: GroupContraction) -> int:
+        """Vectors of an invocation beside the first of a factor that have another row and another
+        column than that."""
+        return sum(n - 1 for n, uneven in zip(self._spots(s), self._uneven(s)) if uneven)
 
     def _chunk(self, s: GroupContraction) -> tuple[float, float]:
         """Clocks of a chunk of a work-group while others are at work too, and when it is alone."""
@@ -297,6 +303,8 @@ class GroupWork:
         if s.tile_k >= self.depth:  # once, and nothing of it in front of a loop
             issued += ISSUED_TO_FIND * sum(
                 n for n, uneven in zip(self._spots(s), self._uneven(s)) if uneven)
+        else:
+            issued += ISSUED_ELSEWHERE * self._elsewhere(s)
         if s.weights in FORMATS:
             issued += WIDE * ISSUED_FOR_A_CODE * weight
         if not s.prepared:

@@ -30,7 +30,8 @@ class KeptWords:
     `places` are integers that differ between invocations, and `uniform` those of a whole subgroup.
     `unrolled` is what all turns of a short loop load, which drivers make straight code of. `early`
     are factors that the same straight code loads later, so that compilers may load them at once:
-    left ones, which all columns want, and the share `RIGHT_EARLY` of right ones.
+    left ones, which all columns want, and the share `RIGHT_EARLY` of right ones. `held` are factors
+    that were loaded before a loop, as queries are, and stay for all of its turns.
     """
 
     sums: float = 0.0
@@ -40,6 +41,7 @@ class KeptWords:
     uniform: float = 0.0
     unrolled: float = 0.0
     early: float = 0.0
+    held: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class CompilerNeeds:
     Less than one means that it keeps them elsewhere or for a shorter time, more that it keeps
     copies or loads ahead. They are fitted to what the compiler says of Smalti's programs. It gives
     registers `step` at a time. Its scheduler does with the share `saves` fewer where more subgroups
-    run then.
+    run then. Factors that are `held` for a loop have no loads ahead of them: a compiler that needs
+    another number for these than for other `factors` has it here, 0 says the same.
     """
 
     sums: float
@@ -63,13 +66,14 @@ class CompilerNeeds:
     base: float
     step: int = 1
     saves: float = 0.0
+    held: float = 0.0
 
     def words(self, kept: KeptWords) -> float:
         """Registers for the words that are alive at one point, before they are given in steps."""
         return (self.base + self.sums * kept.sums + self.factors * kept.factors
                 + self.values * kept.values + self.places * kept.places
                 + self.uniform * kept.uniform + self.unrolled * kept.unrolled
-                + self.early * kept.early)
+                + self.early * kept.early + (self.held or self.factors) * kept.held)
 
     def registers(self, kept: KeptWords) -> int:
         """Registers for the words that are alive at one point."""

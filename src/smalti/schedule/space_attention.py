@@ -23,10 +23,14 @@ from smalti.schedule.group import (
 from smalti.schedule.group_work import BARRIER, FULL, STALL, START
 from smalti.schedule.space_group import can_run, matrix_subgroup
 
-SETS, ACROSS, BLOCKS = (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4)
+SETS, ACROSS, BLOCKS = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16), (1, 2, 4)
 TILE_KEYS, COLUMNS = (32, 64, 128), (1, 2, 4)
 """Sets of subgroups, subgroups of a set, rows of matrices of a subgroup, keys of a tile, and
 matrices of scores at a time: what is tried in the matrix unit."""
+WIDE_SETS = 8
+"""Sets, and subgroups of a set, at most where subgroups are of 16 invocations and more. In those of
+8 more of them share what is staged; on Xe2 the tiles of keys that leave room for 16 sets are so
+short that a weight takes a quarter more instructions."""
 ALL_KEYS_MAX = 160
 """Keys that are tried as one tile, at most: there is no top of earlier keys then."""
 CHUNKS = (0, 32, 64, 80, 96, 128)
@@ -42,9 +46,11 @@ BESIDE, BESIDE_A_CHUNK, BESIDE_PLAIN = 48, 5, 52
 """Registers of an invocation beside sums, factors and scores, in the matrix unit, for each chunk of
 channels, and without the unit: addresses, above all, and what compilers move ahead. Fitted to what
 the compilers of AMD and Intel say of attentions of 40 to 512 channels."""
-BESIDE_NARROW, BESIDE_A_NARROW_CHUNK, BESIDE_HELD = 70, 10, 55
-"""Those in the unit in subgroups of 8, as on Intel's Xe-HPG: each brings more of a tile, and works
-out more addresses; fewer where queries are held, and have none in the loop."""
+NARROW, NARROW_BLOCK, NARROW_COLUMN, NARROW_KEY, NARROW_CHUNKS = 52, 24, 6, 1 / 4, 8
+"""Registers in the unit in subgroups of 8, as on Intel's Xe-HPG, beside sums and queries: of a
+program, for each row of matrices of queries, for each matrix of scores that one computes beside the
+first, for each key of a tile above 32, and where channels are staged in chunks. Fitted to 90
+schedules of heads of 40, 80, 160 and 512 channels: within 10 registers where none are spilled."""
 CHAIN = 1200
 """Clocks of a tile that a work-group waits where it is alone: what a subgroup does with a tile is a
 chain of loads, products, exchanges and powers, each of which waits for the one before. A guess."""
@@ -71,6 +77,8 @@ def matrix_schedules(kernel: Kernel, limits: GroupLimits,
     for sets, across, blocks, keys, columns, channels, held, ahead in product(
             SETS, ACROSS, BLOCKS, tiles, COLUMNS, CHUNKS, (False, True), (False, True)):
         if sets * across * subgroup > INVOCATIONS or held and columns > 1:
+            continue
+        if max(sets, across) > WIDE_SETS and subgroup >= 16:
             continue
         if channels and (channels >= max(depth, width) or held or ahead):
             continue
@@ -176,21 +184,32 @@ class AttentionWork:
         key_width, value_width = s.padded(self.depth, self.width)
         sums = s.blocks * value_width / (s.across * columns) * c
         queries = s.blocks * key_width / depth * a if s.held else 0.0
+        if s.subgroup < 16:
+            return self._held_in_narrow_matrices(s, sums, s.blocks * key_width / depth * a)
         scores = s.blocks * s.columns * c + b + (0 if s.held else s.blocks * a)
         staged = s.keys * (s.channels or self.depth + self.width) / 2 / s.size
         values = s.blocks * a + b
         chunks = (key_width + value_width) / 2 / s.channels if s.channels else 0
-        if s.subgroup < 16:  # what is brought goes on at once, but for addresses of several chunks
-            beside = BESIDE_HELD if s.held else BESIDE_NARROW + chunks * BESIDE_A_NARROW_CHUNK
-            beside += 3 * staged if s.channels else 0
-            staged = min(staged, 16)
-        else:
-            beside = BESIDE + chunks * BESIDE_A_CHUNK
+        beside = BESIDE + chunks * BESIDE_A_CHUNK
         if self.keys <= s.keys:  # no sums while there are queries, nothing from tile to tile
             return beside + max(queries + scores, s.keys / s.share, sums + values)
         weights = min(s.keys / s.share, 16) + 16
         ahead = 2 * staged if s.ahead else 0  # with the places where it goes
         return sums + queries + max(scores, values, weights, IN_FLIGHT * staged) + ahead + beside
+
+    def _held_in_narrow_matrices(self, s: GroupMatrixAttention, sums: float,
+                                 queries: float) -> float:
+        """The same in subgroups of 8, of so many registers of sums and queries. These are held as
+        well where a subgroup has several turns of scores: the compiler writes the turns out."""
+        if not s.held and s.ways * s.keys == s.across * s.columns * s.shape[1]:
+            queries = 0.0
+        each = NARROW_KEY * (3 if s.channels else 1)
+        beside: float = NARROW + s.blocks * (NARROW_BLOCK + NARROW_COLUMN * (s.columns - 1))
+        beside += each * (s.keys - 32) + (NARROW_CHUNKS if s.channels else 0)
+        if self.keys <= s.keys:  # no sums while there are queries
+            return beside + max(sums, queries)
+        ahead = s.keys * (self.depth + self.width) / s.size if s.ahead else 0.0
+        return beside + sums + queries + ahead
 
     def _matrix_tile(self, s: GroupMatrixAttention) -> tuple[float, int]:
         """Clocks of a tile of keys of a work-group, and barriers of the group in it."""

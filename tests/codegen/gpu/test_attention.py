@@ -79,6 +79,7 @@ MATRICES = {
     "across": GroupMatrixAttention(4, 1, 64, "16x16x16", 32, across=4),
     "sets": GroupMatrixAttention(4, 2, 32, "16x16x16", 32, across=2),
     "ways": GroupMatrixAttention(8, 2, 16, "8x8x8", 8, across=4, channels=32),
+    "idle subgroups": GroupMatrixAttention(16, 1, 32, "8x8x8", 8, across=16, channels=128),
     "last chunk": GroupMatrixAttention(2, 1, 16, "8x8x8", 8, across=2, channels=16),
     "chunks": GroupMatrixAttention(4, 2, 64, "8x8x8", 8, across=4, columns=2, channels=32),
     "one tile": GroupMatrixAttention(2, 1, 80, "16x16x16", 32, held=True),
@@ -102,7 +103,8 @@ def test_attention_in_the_matrix_unit(name: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["all", "plain", "causal", "values"])
-@pytest.mark.parametrize("name", ["held", "sets", "chunks", "last chunk", "ways", "across"])
+@pytest.mark.parametrize("name", ["held", "sets", "chunks", "last chunk", "ways", "across",
+                                  "idle subgroups"])
 def test_loops_end_where_no_driver_sees_it_if_registers_are_few(name: str, case: str) -> None:
     kernel, few = narrowed(CASES[case], "f16"), replace(UNIT, registers=128)
     found, expected = execute(kernel, MATRICES[name], {}, few)
@@ -230,6 +232,27 @@ def test_heads_of_every_width_fit_into_registers(
     assert isinstance(schedule, GroupAttention) == (shape is None)
     wanted = AttentionWork.of(kernel, limits).held(schedule)
     assert wanted <= registers * (1.25 if depth == 512 else 1.03), schedule
+
+
+COMPILED = {  # heads, schedule, registers by Intel's compiler for Xe-HPG (Mesa 26.1.6)
+    "held": (40, GroupMatrixAttention(32, 1, 32, "8x8x16", 8, across=2, held=True), 124),
+    "blocks": (40, GroupMatrixAttention(16, 2, 32, "8x8x16", 8, across=4), 132),
+    "columns": (80, GroupMatrixAttention(16, 1, 32, "8x8x16", 8, across=2, columns=2), 126),
+    "keys": (80, GroupMatrixAttention(16, 1, 64, "8x8x16", 8, across=4, columns=2), 116),
+    "turns": (80, GroupMatrixAttention(16, 1, 32, "8x8x16", 8, across=2), 150),
+    "wide": (160, GroupMatrixAttention(16, 1, 32, "8x8x16", 8, across=4), 118),
+    "chunks": (512, GroupMatrixAttention(32, 1, 32, "8x8x16", 8, across=16, channels=128), 115),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_registers_of_narrow_subgroups_are_those_that_their_compiler_takes(name: str) -> None:
+    depth, schedule, registers = COMPILED[name]
+    limits = replace(UNIT, subgroup_max=32, registers=128, architecture="xe_hpg", matrices=(
+        MatrixShape(8, 8, 16, "f16", "f32"),))
+    kernel = narrowed(attention(4096, 4096, 8, depth), "f16")
+    assert abs(AttentionWork.of(kernel, limits).held(schedule) - registers) <= 8
+    assert isinstance(choose_group(kernel, limits, "f16"), GroupMatrixAttention)
 
 
 @pytest.mark.parametrize("shared", [8 << 10, 48 << 10])

@@ -78,6 +78,18 @@ def test_a_subgroup_shares_matrices() -> None:
     assert shared_bytes(program) == 512 * 2 + 512 * 4
 
 
+def test_factors_that_were_loaded_before_a_loop_are_held() -> None:
+    b = Builder("p", 128, 32)
+    a, y = b.shared("a", "f16", 512, 4), b.shared("y", "f32", 512, 4)
+    total = b.variable(Number(0.0, Matrix("sum", 16, 16, "f32")))
+    left = b.let(b.matrix(a, 0, 16, Matrix("a", 16, 16, "f16")))
+    with b.loop(32, step=16) as k:
+        right = b.let(b.matrix(a, k, 16, Matrix("b", 16, 16, "f16")))
+        b.set(total, type(left + left)("matrix_multiply_add", (left, right, total), total.type))
+    b.store_matrix(y, 0, 16, total)
+    assert KeptWords(sums=8, factors=4, uniform=1, held=4) in kept(b.finish((1, 1, 1)))
+
+
 def test_compilers_take_what_their_unit_says() -> None:
     program, unit = matrices().finish((1, 1, 1)), compute_unit("rdna3_big")
     assert registers(program, unit) == unit.held(KeptWords(sums=8, factors=8, uniform=1))

@@ -22,7 +22,7 @@ in most tiles sums need no scaling.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 from smalti.codegen.gpu.form import (
     F32,
@@ -79,12 +79,18 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
             block = b.subgroup // s.across * s.rows
             place = self.member * s.subgroup + b.lane
         self.block = b.let(block, "block")
-        self.row = b.let(self.block + place // s.share, "row")
+        sharing = s.rows * s.share // s.subgroup  # subgroups of a set that have rows
+        self.sharer = self.member < sharing if sharing < s.across else None
+        row = place // s.share
+        if self.sharer is not None:
+            row = op("min", row, s.rows - 1)
+        self.row = b.let(self.block + row, "row")
         self.part = b.let(place % s.share, "part")
         self.query = b.let(self.first + self.row, "query")
         self.level: Expr = number(BOTTOM, F32)
         self.sum_of_row: Expr = number(0.0, F32)
-        self.once = not self.causal and self.keys <= schedule.keys  # all keys are in one tile
+        self.once = not self.causal and self.keys <= schedule.keys and self.sharer is None
+        """Whether all keys are in one tile, and each subgroup knows what its own rows come to."""
 
     def at_once(self, buffer: Buffer) -> int:
         if buffer.name == "k" and buffer.dtype == self.schedule.dtype and wide(buffer, WIDE):
@@ -120,7 +126,8 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
                 self.stage(key, first, keys, values, ahead)
             self.scores(first, keys, held)
             self.meet()
-            self.weigh(first, again)
+            with self.sharing():
+                self.weigh(first, again)
             self.add(first, values)
         self.finish()
         return self.finished()
@@ -140,6 +147,10 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         self.clear(values, long, range(self.width, self.value_width), range(s.keys))
         return (self.tile("k", keys, wide, s.keys, self.depth),
                 self.tile("v", values, long, s.keys, self.width, by_columns=True))
+
+    def sharing(self) -> AbstractContextManager[None]:
+        """What follows is for the subgroups of a set that share its rows: most often all."""
+        return nullcontext() if self.sharer is None else self.b.branch(self.sharer)
 
     def meet(self) -> None:
         """Wait for those who share queries."""
@@ -427,7 +438,8 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
                 self.meet()
                 self.leave(start + first, columns)
                 self.meet()
-                with b.loop(s.across * columns // (VECTOR * s.share), name="turn") as turn:
+                with self.sharing(), b.loop(s.across * columns // (VECTOR * s.share),
+                                            name="turn") as turn:
                     place = b.let((turn * s.share + self.part) * VECTOR)
                     value = b.load(self.arrays["score"], self.row * s.score_stride + place, VECTOR)
                     owner = place // columns * self.own if s.across > 1 else number(0, U32)

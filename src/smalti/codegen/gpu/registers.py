@@ -71,6 +71,8 @@ class _Liveness:
         self._program, self._lanes = program, program.subgroup or LANES
         self._read = {each.name for each in program.bindings if each.access == "read"}
         self._kinds: dict[str, tuple[str, float]] = {}
+        self._depths: dict[str, int] = {}
+        self._depth = 0  # loops that a statement is in
         self._found: list[KeptWords] = []
         self._name(program.body)
 
@@ -90,13 +92,16 @@ class _Liveness:
             elif isinstance(statement, Loop):
                 self._add(statement.counter, statement.start,
                           self._same(statement.start) and self._same(statement.stop))
+                self._depth += 1
                 self._name(statement.body)
+                self._depth -= 1
             elif isinstance(statement, Branch):
                 self._name(statement.then)
                 self._name(statement.otherwise)
 
     def _add(self, name: str, value: Expr, same: bool) -> None:
         type = value.type
+        self._depths[name] = self._depth
         if isinstance(type, Matrix):
             words = type.rows * type.columns * WORDS[type.scalar] / self._lanes
             self._kinds[name] = ("sums" if type.role == "sum" else "factors"), words
@@ -151,7 +156,9 @@ class _Liveness:
             end |= entry
         live = {*entry, *after} - {loop.counter}
         if note:
+            self._depth += 1
             self._block(loop.body, end, note=True)
+            self._depth -= 1
             if turns := _unrolled(loop):
                 self._note(live, turns * sum(
                     self._kinds[each.name][1] for each in statements(loop.body)
@@ -159,9 +166,11 @@ class _Liveness:
         return live
 
     def _note(self, live: Iterable[str], unrolled: float = 0.0, early: float = 0.0) -> None:
-        words = dict.fromkeys(("sums", "factors", "values", "places", "uniform"), 0.0)
+        words = dict.fromkeys(("sums", "factors", "values", "places", "uniform", "held"), 0.0)
         for name in live:
             kind, size = self._kinds[name]
+            if kind == "factors" and self._depths[name] < self._depth:
+                kind = "held"
             words[kind] += size
         self._found.append(KeptWords(**words, unrolled=unrolled, early=early))
 
