@@ -449,6 +449,7 @@ checkpoint/adapters/changes
 checkpoint/adapters/families_against_peft
 checkpoint/adapters/hostile
 checkpoint/families
+checkpoint/refusals
 checkpoint/upscalers
 cli/adapters
 cli/change

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from checkpoint.samples import TINY
 from safetensors.numpy import save_file
+from unread_files import UNREAD
 
 from smalti.checkpoint import inspect, load
 from smalti.checkpoint.file_kind import detect, kinds
@@ -122,6 +123,9 @@ FILES = {
         },
     ],
 }
+
+
+FILES |= UNREAD
 
 
 @pytest.mark.parametrize(

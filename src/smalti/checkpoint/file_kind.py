@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from smalti.checkpoint.unread import UNREAD
 from smalti.errors import UnknownFamilyError
 from smalti.families import autoencoders, by_name, families, text_encoders
 from smalti.families.names import FileKind, Names, Shapes
@@ -86,7 +87,7 @@ def kinds() -> list[FileKind]:
     """All kinds of files, in the order in which they are asked."""
     models = [replace(kind, family=family.name) for family in families().values()
               for kind in family.files]
-    return [*OTHERS, *models, AUTOENCODER, TEXT_ENCODER]
+    return [*OTHERS, *UNREAD, *models, AUTOENCODER, TEXT_ENCODER]
 
 
 def detect(shapes: Shapes, components: Collection[str] = ()) -> FileKind | None:

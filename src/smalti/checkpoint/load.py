@@ -20,12 +20,15 @@ from smalti.checkpoint.source import FoundModel, open_source, with_parts
 from smalti.checkpoint.taught_words import TaughtWords
 from smalti.checkpoint.tensors import Shape, StoredTensor
 from smalti.errors import CheckpointError, InputError, first_of
-from smalti.families import family_of, text_encoders
+from smalti.families import ModelFamily, families, family_of, text_encoders
 from smalti.families.expected import expected_tensors
 from smalti.families.hints import Hints
 from smalti.models.config import Prediction
 from smalti.runtime.inputs import checked_path
 
+HOMES = ("models/text_encoders of ComfyUI, models/text_encoder of Forge",
+         "models/vae of ComfyUI, models/VAE of Forge")
+"""Where programs that people have keep text encoders, and autoencoders."""
 Paths = Sequence[str | Path]
 
 
@@ -53,7 +56,8 @@ def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = N
     report = _report(replace(source, known=Hints(
         prediction=stated, zero_terminal_snr=zero_terminal_snr)))
     if report.absent:
-        raise CheckpointError(f"{path} is {kind.words} and incomplete: {_advice(report.absent)}")
+        advice = _advice(report.absent, families()[kind.family])
+        raise CheckpointError(f"{path} is {kind.words} and incomplete: {advice}")
     if report.uncomputed and not report.missing and not report.misfits:
         unknown = "\n  ".join(report.uncomputed)
         raise CheckpointError(
@@ -84,14 +88,17 @@ def inspect(path: str | Path) -> Report:
     return _report(open_source(Path(path)))
 
 
-def _advice(absent: Sequence[str]) -> str:
-    """What to give for parts that are not there, by the names that their files usually have."""
-    files = {VAE: "ae.safetensors", **{name: encoder.file
-                                       for name, encoder in text_encoders().items()}}
-    options = [f"{'--vae' if part == VAE else '--text-encoder'} {files[part]}" for part in absent
-               if part in files]
+def _advice(absent: Sequence[str], family: ModelFamily) -> str:
+    """What to give for parts that are not there: what their files are usually called, and where
+    they are found."""
+    files = {VAE: family.vae_file, **{name: encoder.file
+                                      for name, encoder in text_encoders().items()}}
+    given = [part for part in absent if part in files]
+    options = [f"{'--vae' if part == VAE else '--text-encoder'} {files[part]}" for part in given]
+    homes = list(dict.fromkeys(HOMES[part == VAE] for part in given))
     return (f"it lacks {listed([titles()[part] for part in absent])}; give the files of them, such "
-            f"as {' '.join(options)}, from Python with text_encoders= and vae=")
+            f"as {' '.join(options)}, from Python with text_encoders= and vae=; such files are "
+            f"usually where the model was published, and in {' or '.join(homes)}")
 
 
 def _report(source: FoundModel) -> Report:

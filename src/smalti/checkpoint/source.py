@@ -194,6 +194,10 @@ def _open_part(path: Path, part: str) -> FoundModel:
         raise CheckpointError(f"{error.filename or path} cannot be read: "
                               f"{error.strerror or error}") from error
     kind = detect({name: file.shape(name) for name in file})
+    if kind is not None and not kind.supported and kind.id not in ALONE:
+        wanted = "autoencoder" if part == VAE else "text encoder"
+        raise CheckpointError(f"{path} holds no {wanted}: it is {kind.words}; give a file with "
+                              f"{'an' if part == VAE else 'a'} {wanted} in it")
     bare = part if kind is None else ALONE.get(kind.id)
     return FoundModel(path, file.format, _entered(file, bare, None), kind, file.metadata)
 

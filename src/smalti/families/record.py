@@ -271,7 +271,8 @@ class ModelFamily:
     backbone      the kind of denoiser
     join          what the denoiser is told of a prompt
     agreements    (model) -> what must agree for the denoiser to read what `join` gives
-    autoencoder   the kind of autoencoder; `vae` is the one that its models were trained with
+    autoencoder   the kind of autoencoder; `vae` is the one that its models were trained with, and
+                  `vae_file` what the file of it is usually called
     prediction    what the denoiser predicts; `predicts` sees it in the weights where they differ
     defaults      (denoiser, prediction) -> what a picture is made with
     distilled     word in the name of a model that was distilled to few steps -> what is recommended
@@ -291,6 +292,7 @@ class ModelFamily:
     agreements: Callable[[ModelConfig], Iterable[Agreement]]
     autoencoder: Autoencoder
     vae: VaeConfig = SD_VAE
+    vae_file: str = "ae.safetensors"
     prediction: Prediction = "epsilon"
     predicts: Callable[[Shapes, Read], Prediction | None] | None = None
     defaults: Callable[[Any, Prediction], Defaults] = always(Defaults())

@@ -30,6 +30,7 @@ SD1 = ModelFamily(
     join=only_context,
     agreements=contexts_fit,
     autoencoder=KL,
+    vae_file="vae-ft-mse-840000-ema-pruned.safetensors",
     published=(SD1_UNET,),
 )
 """With 9 input channels for inpainting, with 8 InstructPix2Pix."""

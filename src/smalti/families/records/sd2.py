@@ -50,6 +50,7 @@ SD2 = ModelFamily(
     join=only_context,
     agreements=contexts_fit,
     autoencoder=KL,
+    vae_file="vae-ft-mse-840000-ema-pruned.safetensors",
     predicts=_predicts,
     defaults=_defaults,
     published=(SD2_UNET,),

@@ -146,6 +146,7 @@ SD3 = ModelFamily(
     join=_join,
     agreements=_agreements,
     autoencoder=KL,
+    vae_file="sd3_vae.safetensors",
     vae=SD3_VAE,
     prediction="flow",
     defaults=always(Defaults(size=1024, steps=28, guidance=4.5, sampler="euler", noise="simple",

@@ -1,0 +1,82 @@
+"""Files that people have and Smalti does not read: what they are called, and how they show it.
+
+Some of them look like what is read, and all would be refused with names of tensors alone, which say
+nothing to those who downloaded them. A family that is read from some day on has a record instead.
+"""
+
+from __future__ import annotations
+
+from smalti.families.names import FileKind, Names
+
+QWEN_WIDTH = 3584
+"""Of the states of Qwen2.5-VL, which LongCat-Image reads instead of T5's."""
+CHATGLM_WIDTH = 4096
+"""Of the states of ChatGLM3, which Kolors reads."""
+
+
+def _only_motion(names: Names) -> bool:
+    return names.contains(".motion_modules.") and not names.has("input_blocks.0.", "conv_in.")
+
+
+def _image_encoder(names: Names) -> bool:
+    return names.has("vision_model.embeddings.") and not names.has("text_model.")
+
+
+UNREAD: tuple[FileKind, ...] = (
+    FileKind("wan", "a Wan checkpoint, which makes films",
+             lambda n: n.has("head.modulation") and n.has("patch_embedding.")),
+    FileKind("hunyuan", "a HunyuanVideo or HunyuanImage checkpoint",
+             lambda n: n.has("txt_in.individual_token_refiner.")),
+    FileKind("ltx", "an LTX-Video checkpoint, which makes films",
+             lambda n: n.has("adaln_single.emb.timestep_embedder.") and not n.has("pos_embed.")),
+    FileKind("pixart", "a PixArt checkpoint",
+             lambda n: n.has("t_block.1.") and not n.has("attention_y_norm.")
+             or n.has("adaln_single.emb.timestep_embedder.") and n.has("pos_embed.proj.")),
+    FileKind("sana", "a SANA checkpoint", lambda n: n.has("attention_y_norm.")),
+    FileKind("qwen-image", "a Qwen-Image checkpoint",
+             lambda n: n.has("transformer_blocks.0.img_mod.1.") and n.has("txt_norm.")),
+    FileKind("qwen-image-2.1", "a Qwen-Image 2.1 checkpoint",
+             lambda n: n.has("txt_in.text_norm.")),
+    FileKind("krea2", "a Krea 2 checkpoint", lambda n: n.has("txtfusion.")),
+    FileKind("anima", "an Anima checkpoint", lambda n: n.has("llm_adapter.", "net.llm_adapter.")),
+    FileKind("cosmos", "a Cosmos checkpoint",
+             lambda n: n.has("blocks.0.mlp.layer1.", "net.blocks.0.mlp.layer1.")),
+    FileKind("ernie", "an ERNIE-Image checkpoint", lambda n: n.has("layers.0.adaLN_sa_ln.")),
+    FileKind("ideogram", "an Ideogram checkpoint", lambda n: n.has("embed_image_indicator.")),
+    FileKind("ovis", "an Ovis-Image checkpoint",
+             lambda n: n.has("double_blocks.0.img_mlp.gate_proj.")),
+    FileKind("longcat", "a LongCat-Image checkpoint",
+             lambda n: n.has("double_blocks.") and n.size("txt_in.weight", 1) == QWEN_WIDTH),
+    FileKind("hidream", "a HiDream checkpoint",
+             lambda n: n.has("caption_projection.0.linear.")),
+    FileKind("auraflow", "an AuraFlow checkpoint", lambda n: n.has("double_layers.0.attn.w1q.")),
+    FileKind("omnigen2", "an OmniGen2 checkpoint", lambda n: n.has("ref_image_patch_embedder.")),
+    FileKind("kolors", "a Kolors checkpoint",
+             lambda n: n.size("encoder_hid_proj.weight", 1) == CHATGLM_WIDTH),
+    FileKind("cascade", "a Stable Cascade checkpoint", lambda n: n.has("clip_txt_mapper.")),
+    FileKind("redux", "FLUX.1 Redux, which makes prompts of pictures",
+             lambda n: n.has("redux_up.")),
+    FileKind("ip-adapter", "an IP-Adapter, which makes prompts of pictures",
+             lambda n: n.has("ip_adapter.", "image_proj.")),
+    FileKind("pulid", "a PuLID adapter, which makes prompts of faces",
+             lambda n: n.has("pulid_ca.")),
+    FileKind("motion", "a motion module of AnimateDiff, which makes films", _only_motion),
+    FileKind("image-encoder", "an image encoder (CLIP or SigLIP) alone", _image_encoder),
+    FileKind("swinir", "an upscaler of transformers (SwinIR, HAT, DAT)",
+             lambda n: n.has("conv_after_body.", "params.conv_after_body.")),
+    FileKind("gfpgan", "a GFPGAN network, which mends faces",
+             lambda n: n.has("stylegan_decoder.", "params_ema.stylegan_decoder.")),
+    FileKind("codeformer", "a CodeFormer network, which mends faces",
+             lambda n: n.has("ft_layers.0.", "params_ema.ft_layers.0.")),
+    FileKind("depth", "a network that measures depth (Depth Anything, MiDaS)",
+             lambda n: n.has("depth_head.", "pretrained.", "scratch.")),
+    FileKind("sam", "a Segment Anything network, which finds things",
+             lambda n: n.has("mask_decoder.")),
+    FileKind("yolo", "a YOLO network, which finds things", lambda n: n.contains(".dfl.conv.")),
+    FileKind("wan-vae", "an autoencoder of Wan or Qwen-Image",
+             lambda n: not n.denoiser and n.contains("decoder.middle.0.residual.0.gamma")),
+    FileKind("flux2-vae", "an autoencoder of FLUX.2",
+             lambda n: not n.denoiser and n.has("bn.running_mean")
+             and n.contains("decoder.conv_in.")),
+)
+"""Asked before all models."""
