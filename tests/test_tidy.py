@@ -23,7 +23,7 @@ FILE_LINES_MAX = 600
 LAYERS = (
     "errors", "cores", "settings", "replacement", "graph", "frontend", "rewrite", "kernel", "fuse",
     "schedule", "machine", "tune", "codegen", "compiler", "runtime", "nn", "models", "families",
-    "checkpoint", "fetch", "diffusion", "server", "export", "benchmark", "dojo", "cli",
+    "checkpoint", "fetch", "diffusion", "batch", "server", "export", "benchmark", "dojo", "cli",
 )
 
 # Modules that something other than an import reaches: the console script and `python -m smalti`.

@@ -13,6 +13,7 @@ import click
 
 import smalti
 from smalti.cli.interrupt import ending_at_once
+from smalti.cli.loading_options import compute_options, model_options
 from smalti.cli.output import check_writable, output_paths, write_png
 from smalti.cli.picture_options import PictureCommand, asked_for
 from smalti.errors import InputError, OutputError
@@ -38,33 +39,7 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
                    "what is given besides counts instead.")
 @click.option("-o", "--output", default="smalti.png", show_default=True,
               help="PNG to write; %03d in the name is the number of the picture.")
-@click.option("-m", "--model", default=None, metavar="PATH|NAME",
-              help="Checkpoint (.safetensors, .ckpt, .gguf), diffusers folder, or a name to fetch "
-                   "one by (hf:OWNER/NAME, civitai:ID, a short name: smalti models). Default: the "
-                   "model that ships with Smalti, which draws one of 200 things, such as a red "
-                   "apple, a cat, a rocket; `smalti inspect` says which.")
-@click.option("--text-encoder", "text_encoders", multiple=True, metavar="PATH",
-              help="File of a text encoder that the model lacks, or instead of its own; may be "
-                   "given several times.")
-@click.option("--vae", default=None, metavar="PATH",
-              help="File of an autoencoder that the model lacks, or instead of its own.")
-@click.option("--prediction", default=None,
-              help="What the denoiser predicts, where the file tells it wrong: epsilon, "
-                   "v_prediction, ...")
-@click.option("--zero-terminal-snr/--no-zero-terminal-snr", default=None,
-              help="Whether it was trained down from noise alone, where the file tells it wrong.")
-@click.option("--refiner", default=None, metavar="PATH",
-              help="A model that takes the last steps over, such as that of SDXL.")
-@click.option("--lora", "loras", multiple=True, metavar="PATH[:WEIGHT[:TEXT_WEIGHT]]",
-              help="Adapter (LoRA and its relatives), how much of it, and how much of it for the "
-                   "text encoders; may be given several times.")
-@click.option("--lora-dir", default=None, metavar="FOLDER",
-              help="Where the adapters are that the prompt names as <lora:name:0.8>.")
-@click.option("--embedding", "embeddings", multiple=True, metavar="PATH",
-              help="File of a textual inversion, which the prompt names by its file; may be given "
-                   "several times.")
-@click.option("--embedding-dir", "embedding_dirs", multiple=True, metavar="FOLDER",
-              help="Folder of such files; may be given several times.")
+@model_options
 @click.option("--control", "controls", nargs=2, multiple=True, metavar="MODEL PICTURE",
               help="A ControlNet and the picture that it reads; may be given several times.")
 @click.option("--control-strength", "strengths", type=float, multiple=True,
@@ -75,17 +50,7 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
               help="ControlNets read the edges of their pictures, not the pictures.")
 @click.option("--preview", default=None, metavar="PATH",
               help="A tiny autoencoder (TAESD) that shows each step as OUTPUT.preview.png.")
-@click.option("--device", default="auto", show_default=True, help="One of `smalti devices`.")
-@click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
-@click.option("--precision", default="auto", show_default=True,
-              help="auto, f32, bf16, or f16 on a GPU.")
-@click.option("--supervise/--no-supervise", default=False, show_default=True,
-              help="Look for faster schedules while the picture is made; it is the same with and "
-                   "without.")
-@click.option("--objective", default="latency", show_default=True,
-              help="What a CPU's schedules are chosen for: latency, throughput or energy.")
-@click.option("--memory", default=None, metavar="SIZE",
-              help="What all of it may take, such as 6GB. Default: what the device has.")
+@compute_options
 def generate(prompt: str | None, source: str | None, output: str, **given: Any) -> None:
     """Make a picture of PROMPT, or one as another was made (--from)."""
     started = time.perf_counter()

@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 import smalti
+from smalti.cli.batch import batch
 from smalti.cli.bench import bench
 from smalti.cli.calibrate import calibrate
 from smalti.cli.compile import compile
@@ -75,8 +76,8 @@ def root() -> None:
     """
 
 
-for command in (generate, models, serve, sdkit, upscale, compile, run, inspect, convert, explain,
-                export, devices, bench, profile, tune, dojo, calibrate, doctor):
+for command in (generate, batch, models, serve, sdkit, upscale, compile, run, inspect, convert,
+                explain, export, devices, bench, profile, tune, dojo, calibrate, doctor):
     root.add_command(command)
 
 

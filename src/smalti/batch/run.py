@@ -1,0 +1,154 @@
+"""All records of a batch, by this process or by several workers, each exactly once.
+
+A worker has one record at a time, so none is lost with more than one; what a worker had that died
+is given to another one, and is an error the third time.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from smalti.batch.folder import BatchFolder, BatchOutcome
+from smalti.batch.records import BatchRecord
+from smalti.batch.worker import BatchWork, Maker, serve
+from smalti.checkpoint.folder import model_name
+from smalti.diffusion.load_options import LoadOptions
+from smalti.diffusion.named import fetched
+from smalti.errors import InputError
+from smalti.fetch.claim import claimed
+
+WORKERS_MAX = 64
+"""Each has the model in its own memory."""
+ATTEMPTS = 3
+"""That a record has whose worker dies: a memory that is short for a moment, and not for ever."""
+JOIN_SECONDS = 5.0
+"""For a worker to end by itself."""
+TELLING = ("path", "vae", "text_encoders", "refiner", "loras", "embeddings", "prediction",
+           "zero_terminal_snr", "precision")
+"""What pictures depend on of that which is loaded."""
+FORM = 1
+"""Of what records are known by; another one makes all pictures anew."""
+
+
+def made(records: Sequence[BatchRecord], work: BatchWork, workers: int, tell: Callable[[str], None]
+         ) -> Iterator[BatchOutcome]:
+    """What became of each record, as it is done. Raises InputError where none can be made."""
+    if not 1 <= workers <= WORKERS_MAX:
+        raise InputError(f"workers is {workers}; expected 1 to {WORKERS_MAX}")
+    _await_others(BatchFolder(work.folder), tell)
+    if workers == 1:
+        maker = Maker(work)
+        for record in records:
+            about = maker.make(record)
+            if about is not None:
+                yield about
+        return
+    crew = _Crew(work, min(workers, len(records)))
+    try:
+        yield from crew.made(records)
+    finally:
+        crew.end()
+
+
+def _await_others(folder: BatchFolder, tell: Callable[[str], None]) -> None:
+    """Wait for workers of a batch that was killed, which end with the step that they make."""
+    for path in sorted(folder.own.glob("worker-*.lock")):
+        with claimed(path, lambda: tell("waiting for a worker of the batch before")):
+            pass
+    folder.clean()
+
+
+class _Crew:
+    """Several workers, and what each has."""
+
+    def __init__(self, work: BatchWork, count: int) -> None:
+        self._work = work
+        self._spawn = multiprocessing.get_context("spawn")
+        self._busy: dict[Connection, tuple[Any, BatchRecord]] = {}
+        self._free: list[tuple[Connection, Any]] = []
+        self._numbers = iter(range(1 << 30))
+        self._count = count
+
+    def made(self, records: Sequence[BatchRecord]) -> Iterator[BatchOutcome]:
+        """What became of each record."""
+        waiting, attempts = deque(records), Counter[str]()
+        while waiting or self._busy:
+            while waiting and len(self._busy) < self._count:
+                self._give(waiting.popleft())
+            for pipe in wait([*self._busy]):
+                assert isinstance(pipe, Connection)
+                process, record = self._busy.pop(pipe)
+                try:
+                    told = pipe.recv()
+                except (EOFError, ConnectionError):
+                    process.join()
+                    attempts[record.digest] += 1
+                    if attempts[record.digest] < ATTEMPTS:
+                        waiting.appendleft(record)
+                        continue
+                    yield BatchOutcome(record.digest, error=(
+                        f"the process that makes it died {ATTEMPTS} times (exit code "
+                        f"{process.exitcode}); memory may be short: give fewer --workers"))
+                    continue
+                self._free.append((pipe, process))
+                if isinstance(told, str):
+                    raise InputError(told)
+                yield told
+
+    def _give(self, record: BatchRecord) -> None:
+        """Have a worker make a record; a new one where none is free."""
+        pipe, process = self._free.pop() if self._free else self._begun()
+        self._busy[pipe] = process, record
+        with suppress(ConnectionError):  # it died meanwhile, which is seen when it is read from
+            pipe.send(record)
+
+    def _begun(self) -> tuple[Connection, Any]:
+        pipe, theirs = self._spawn.Pipe()
+        process = self._spawn.Process(target=serve, args=(
+            self._work, next(self._numbers) % WORKERS_MAX, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        return pipe, process
+
+    def end(self) -> None:
+        """End all workers: those that have nothing to do by themselves."""
+        for pipe, _ in self._free:
+            pipe.close()
+        for pipe, (process, _) in self._busy.items():
+            process.terminate()
+            pipe.close()
+        for process in (*(each for _, each in self._free),
+                        *(each for each, _ in self._busy.values())):
+            process.join(JOIN_SECONDS)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def resolved(asked: LoadOptions) -> tuple[dict[str, Any], str]:
+    """What workers load, with paths of files that are here instead of names, and a text that tells
+    it from other models and adapters, by the names and sizes of their files."""
+    asked = fetched(asked)
+    loading = {each.name: getattr(asked, each.name) for each in fields(asked)
+               if each.name not in ("progress", "residents")}
+    told = {name: _told(value) for name, value in loading.items() if name in TELLING}
+    return loading, json.dumps({"version": FORM, **told}, sort_keys=True)
+
+
+def _told(value: Any) -> Any:
+    """A value as text and numbers; of a file its name and size."""
+    if type(value) in (list, tuple):
+        return [_told(each) for each in value]
+    path = Path(value) if isinstance(value, str | Path) else None
+    if path is None or not path.exists():
+        return value if value is None or isinstance(value, bool | int | float) else str(value)
+    files = [path] if path.is_file() else sorted(path.rglob("*.*"))
+    return [model_name(path), *(each.stat().st_size for each in files if each.is_file())]

@@ -1,0 +1,118 @@
+"""`smalti batch`: a table of records becomes a folder of pictures."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from smalti import settings
+from smalti.cli.generate import adapters, show_progress
+from smalti.cli.interrupt import ending_at_once
+from smalti.cli.loading_options import compute_options, model_options
+from smalti.cli.picture_options import PictureCommand, asked_for
+from smalti.errors import InputError
+
+if TYPE_CHECKING:
+    from smalti.batch.folder import BatchFolder, BatchOutcome
+    from smalti.batch.records import BatchRecord
+
+WORKERS = 1
+"""Where nothing is said: see docs/batch.md for what was measured."""
+
+
+@click.command(cls=PictureCommand)
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FOLDER",
+              help="Where pictures go, with a table of results and a contact sheet.")
+@click.option("--sweep", "sweeps", multiple=True, metavar="NAME=VALUES",
+              help="Make each row with all of these values: seed=1..4, or sampler=euler|heun; of "
+                   "several sweeps every combination. May be given several times.")
+@click.option("--workers", type=int, default=None,
+              help="Processes that make pictures, each with the model in its own memory, which "
+                   f"share the --threads.  [default: {WORKERS}]")
+@click.option("--dry-run", is_flag=True, help="Say what would be made, and make nothing.")
+@model_options
+@compute_options
+def batch(table: Path, output: Path, sweeps: tuple[str, ...], workers: int | None, dry_run: bool,
+          **given: Any) -> None:
+    """Make the pictures of TABLE (.jsonl, .csv, .parquet), a row each.
+
+    Columns are options of a picture, by their names in Python. What is there already is not made
+    again, so that a run that was stopped goes on. Options of a picture that are given here count
+    where a row says nothing.
+    """
+    with ending_at_once():
+        from smalti.batch.folder import BatchFolder
+        from smalti.batch.records import distinct, records
+        from smalti.batch.run import made, resolved
+        from smalti.batch.table import rows
+        from smalti.batch.worker import BatchWork
+        from smalti.diffusion.load_options import LoadOptions
+        from smalti.diffusion.options import OPTIONS
+    count = WORKERS if workers is None else workers
+    usual = asked_for({name: given.pop(name) for name in [*given] if name in OPTIONS})
+    given["threads"] = _share(given["threads"], count)
+    loading, told = resolved(LoadOptions(given.pop("model"), progress=show_progress,
+                                         **adapters(given, None), **given))
+    found = records(rows(table), table.absolute().parent, told, usual, dict(map(_sweep, sweeps)))
+    folder = BatchFolder(output)
+    wanted = distinct(found)
+    missing = [record for record in wanted if not folder.done(record)]
+    again = len(found) - len(wanted)
+    click.echo(f"{len(found)} pictures" + f", {again} of them twice" * bool(again)
+               + f": {len(wanted) - len(missing)} are there, {len(missing)} are to be made")
+    if dry_run:
+        return
+    with folder.alone():
+        started = time.perf_counter()
+        if missing:
+            _watch(made(missing, BatchWork(output, loading), count, show_progress), folder, missing)
+        _end(folder, found, time.perf_counter() - started)
+
+
+def _share(threads: int | None, workers: int) -> int:
+    """Threads of each worker."""
+    return max(1, (threads or settings.threads()) // max(1, workers))
+
+
+def _sweep(text: str) -> tuple[str, str]:
+    """Name and values of `NAME=VALUES`."""
+    name, equals, values = text.partition("=")
+    if not equals or not name or not values:
+        raise InputError(f"--sweep is {text!r:.80}; expected NAME=VALUES, such as seed=1..4 or "
+                         f"sampler=euler|heun")
+    return name.removesuffix("*"), values
+
+
+def _watch(work: Any, folder: BatchFolder, missing: Sequence[BatchRecord]) -> None:
+    """Go through what is made with a progress bar, and note it."""
+    with click.progressbar(length=len(missing), label="pictures", file=sys.stderr,
+                           hidden=not sys.stderr.isatty()) as bar:
+        about: BatchOutcome
+        for about in work:
+            folder.note(about)
+            bar.update(1)
+
+
+def _end(folder: BatchFolder, found: Sequence[BatchRecord], seconds: float) -> None:
+    """Write the table and the sheets, and say what became of all. Raises InputError for records
+    that could not be made."""
+    from smalti.batch.records import distinct
+    from smalti.batch.sheet import sheets
+
+    noted = folder.noted()
+    table = folder.write_table(found, noted)
+    written = sheets(folder.path, distinct(found))
+    failed = [record for record in distinct(found) if not folder.done(record)]
+    click.echo(f"{folder.path}: {len(found) - len(failed)} pictures, {table.name}"
+               + "".join(f", {path.name}" for path in written) + f", {seconds:.1f} s")
+    if failed:
+        first = noted[failed[0].digest].error if failed[0].digest in noted else "it was not made"
+        raise InputError(f"{len(failed)} of {len(found)} pictures could not be made, such as that "
+                         f"of {failed[0].place}: {first}; {table} has all, and the next run tries "
+                         f"them again")
