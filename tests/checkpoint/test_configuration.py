@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tiny_families import unread
 
 from smalti.checkpoint.configuration import derive_config
 from smalti.checkpoint.file_kind import detect
@@ -29,6 +30,7 @@ from smalti.models.config import (
     VEGA_UNET,
     ModelConfig,
 )
+from smalti.models.language_config import QWEN3_4B
 from smalti.models.transformer_config import (
     CHROMA,
     FLUX_DEV,
@@ -37,6 +39,7 @@ from smalti.models.transformer_config import (
     SD35_LARGE,
     SD35_MEDIUM,
     T5_XXL,
+    Z_IMAGE,
 )
 
 FIRST_23 = replace(OPENCLIP_H, layers=23)
@@ -73,13 +76,15 @@ PUBLISHED = {  # configuration, and parameters of the denoiser (with learned pos
                     11_902_000_000),
     "Chroma": (ModelConfig("chroma", {"t5xxl": T5_XXL}, CHROMA, FLUX_VAE, **{
         **FLUX, "default_steps": 26, "default_guidance": 4.0}), 8_900_000_000),
+    "Z-Image": (ModelConfig("z-image", {"qwen3": QWEN3_4B}, Z_IMAGE, FLUX_VAE, **{
+        **FLUX, "default_steps": 30, "default_guidance": 4.0, "flow_shift": 6.0}), 6_154_908_736),
 }
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_model(name: str) -> None:
     config, parameters = PUBLISHED[name]
-    shapes = expected_tensors(config)
+    shapes = {**unread(config), **expected_tensors(config)}
     kind = detect(shapes)
     assert kind is not None and kind.family == config.family
     found = derive_config(name, families()[kind.family], shapes, Hints(), lambda text: 0,

@@ -74,6 +74,20 @@ FILES = {
         {"single_transformer_blocks.0.proj_out.bias": (3072,)},
     ],
     "flux2": [{"double_stream_modulation_img.lin.weight": (6, 6), DOUBLE: (128,)}],
+    "z-image": [
+        {"cap_pad_token": (1, 3840), "noise_refiner.0.attention.k_norm.weight": (128,)},
+        {UNET + "cap_pad_token": (1, 3840), UNET + "noise_refiner.0.attention.qkv.weight": (3, 3)},
+        {"cap_pad_token": (1, 3840), "noise_refiner.0.attention.norm_k.weight": (128,)},
+    ],
+    "z-image-omni": [{"siglip_embedder.0.weight": (9,), "cap_pad_token": (1, 9),
+                      "noise_refiner.0.attention.k_norm.weight": (128,)}],
+    "z-image-pixels": [{"dec_net.cond_embed.weight": (9, 9), "cap_pad_token": (1, 9),
+                        "noise_refiner.0.attention.k_norm.weight": (128,)}],
+    "ming-image": [{"cap_embedder.1.weight": (3840, 9), "noise_refiner.0.ffn_norm1.weight": (9,)}],
+    "lumina2": [
+        {"cap_embedder.1.weight": (2304, 2304), "noise_refiner.0.ffn_norm1.weight": (2304,)},
+        {"time_caption_embed.caption_embedder.0.weight": (2304,)},
+    ],
     "chroma-radiance": [
         {"distilled_guidance_layer.in_proj.bias": (5120,), "nerf_blocks.0.norm.scale": (64,)},
     ],
@@ -146,7 +160,7 @@ def test_families_that_are_read():
     assert {family: model for family, model in MODELS.items() if model} == {
         "sd1": "sd1", "sd1-inpaint": "sd1", "sd1-pix2pix": "sd1", "unet": "sd1", "sd2": "sd2",
         "sdxl": "sdxl", "sdxl-refiner": "sdxl-refiner", "sd3": "sd3", "flux-dev": "flux",
-        "flux-schnell": "flux", "chroma": "chroma"}
+        "flux-schnell": "flux", "chroma": "chroma", "z-image": "z-image"}
 
 
 @pytest.mark.parametrize("family", [f for f in FILES if MODELS[f] and f != "sd1"])

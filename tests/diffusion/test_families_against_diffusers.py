@@ -24,11 +24,12 @@ PROMPT, NEGATIVE = "a red apple, ripe", "blurry"
 SAVED = {  # how folders are written
     "sd1": {"variant": "fp16"}, "sd2": {}, "sdxl": {"max_shard_size": "2MB"},
     "sdxl-refiner": {}, "sd3": {"max_shard_size": "2MB"},
-    "flux": {"max_shard_size": "2MB"}, "chroma": {}}
+    "flux": {"max_shard_size": "2MB"}, "chroma": {}, "z-image": {}}
 CALLS: dict[str, dict[str, Any]] = {
     "sd3": {"max_sequence_length": 77, "guidance_scale": 4.5},
     "flux": {"guidance_scale": 3.5},
-    "chroma": {"guidance_scale": 4.0}}
+    "chroma": {"guidance_scale": 4.0},
+    "z-image": {"guidance_scale": 3.0}}  # what is added, and so one less than elsewhere
 
 
 def called(pipe: Any, family: str, latents: np.ndarray, sigmas: list[float] | None) -> np.ndarray:
@@ -78,7 +79,8 @@ def decoded(pipe: Any, latents: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("family", "prediction"), [
     ("sd1", "epsilon"), ("sd2", "epsilon"), ("sd2", "v_prediction"), ("sdxl", "epsilon"),
-    ("sdxl-refiner", "epsilon"), ("sd3", "flow"), ("flux", "flow"), ("chroma", "flow")])
+    ("sdxl-refiner", "epsilon"), ("sd3", "flow"), ("flux", "flow"), ("chroma", "flow"),
+    ("z-image", "flow")])
 def test_a_picture_is_that_of_diffusers(tmp_path: Path, family: str, prediction: str) -> None:
     pipe = theirs.pipeline(family, prediction)
     pipe.set_progress_bar_config(disable=True)
@@ -91,7 +93,7 @@ def test_a_picture_is_that_of_diffusers(tmp_path: Path, family: str, prediction:
     options: dict[str, Any] = {}
     if family == "sd3":
         options["noise"] = ",".join(f"{3 * t / (1 + 2 * t):.9f}" for t in (1.0, 0.6, 0.3, 0.0))
-    guidance = {"sd3": 4.5, "flux": 1.0, "chroma": 4.0}.get(family, 7.0)
+    guidance = {"sd3": 4.5, "flux": 1.0, "chroma": 4.0, "z-image": 4.0}.get(family, 7.0)
     *_, last = ours.steps(PROMPT, negative_prompt=NEGATIVE, width=SIDE, height=SIDE, steps=STEPS,
                           guidance_scale=guidance, seed=7, sampler="euler", **options)
     assert relative_error(last.latents, expected) <= ERROR_MAX
@@ -137,7 +139,7 @@ def _shown(pipe: Any, latents: np.ndarray, mean: np.ndarray, std: np.ndarray) ->
     return decoded(pipe, scaled.astype(np.float32))
 
 
-@pytest.mark.parametrize("family", ["sd1", "sdxl", "sd3", "flux", "chroma"])
+@pytest.mark.parametrize("family", ["sd1", "sdxl", "sd3", "flux", "chroma", "z-image"])
 def test_parts_of_a_folder_as_files_of_their_own(tmp_path: Path, family: str) -> None:
     """A denoiser in diffusers' names, and text encoders and autoencoder as folders or files."""
     folder = theirs.save(theirs.pipeline(family), tmp_path / "model")

@@ -133,7 +133,7 @@ def test_the_prompt_is_read_within_its_template(family: ModelFamily, path: Path)
 def test_an_adapter_in_the_spelling_of_its_files_changes_it(path: Path, tmp_path: Path) -> None:
     lora = tmp_path / "lora.safetensors"
     random = np.random.default_rng(0)
-    save_file({f"diffusion_model.layers.1.attention.out.lora_{kind}.weight":
+    save_file({f"diffusion_model.strokes.1.attention.out.lora_{kind}.weight":
                random.standard_normal(shape, np.float32)
                for kind, shape in (("A", (2, 64)), ("B", (64, 2)))}, lora)
     pipe = Pipeline.load(path, threads=1)

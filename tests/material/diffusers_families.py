@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 import tiny_families as tiny
+from transformer_peers import z_image_module
 
 from smalti.benchmark import peers
+from smalti.diffusion import byte_bpe
 from smalti.diffusion.t5_tokenizer import shipped
 from smalti.diffusion.tokenizer import END, encode
+from smalti.families.language import CHATML
 from smalti.models.config import ClipTextConfig
-from smalti.models.transformer_config import T5Config
+from smalti.models.language_config import LanguageConfig
+from smalti.models.transformer_config import T5Config, ZImageConfig
 
 
 class Tokenizer:
@@ -53,8 +57,46 @@ class Tokenizer:
         return [""] * len(ids)
 
 
-def text_encoder(config: ClipTextConfig | T5Config) -> Any:
+class ChatTokenizer(Tokenizer):
+    """That of Qwen3, with its template for a message."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def __call__(self, prompts: list[str], max_length: int = 512, **_: Any) -> Any:
+        import torch
+        from transformers import BatchEncoding
+
+        read = [byte_bpe.qwen3().encode(text, max_length) for text in prompts]
+        masks = [np.arange(max_length) < tokens.count for tokens in read]
+        return BatchEncoding({"input_ids": torch.tensor([tokens.ids for tokens in read]),
+                              "attention_mask": torch.tensor(np.array(masks), dtype=torch.long)})
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
+        """A message before an answer that thinks."""
+        return CHATML.format(messages[0]["content"])
+
+
+def language_model(config: LanguageConfig) -> Any:
+    """A module of transformers; it starts with norms of one, which are made others."""
+    import torch
+    from transformers import Qwen3Config, Qwen3Model
+
+    module = Qwen3Model(Qwen3Config(
+        vocab_size=config.vocab_size, hidden_size=config.hidden_size,
+        intermediate_size=config.mlp_size, num_hidden_layers=config.layers,
+        num_attention_heads=config.heads, num_key_value_heads=config.kv_heads,
+        head_dim=config.head_dim, rms_norm_eps=config.eps,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rotary_base}))
+    for name, tensor in module.named_parameters():
+        torch.nn.init.normal_(tensor.data, float("norm" in name), 0.2)
+    return module
+
+
+def text_encoder(config: ClipTextConfig | T5Config | LanguageConfig) -> Any:
     """A module of transformers."""
+    if isinstance(config, LanguageConfig):
+        return language_model(config)
     if isinstance(config, ClipTextConfig):
         return peers.clip_text_module(config)
     from transformers import T5Config as Theirs
@@ -96,6 +138,8 @@ def transformer(family: str) -> Any:
             joint_attention_dim=config.context_dim, caption_projection_dim=config.hidden_size,
             pooled_projection_dim=config.pooled_dim, pos_embed_max_size=config.positions,
             dual_attention_layers=tuple(range(config.dual_blocks)), qk_norm="rms_norm")
+    if family == "z-image":
+        return z_image_transformer(config)
     shared = dict(in_channels=4 * config.in_channels, num_layers=config.double_blocks,
                   num_single_layers=config.single_blocks, attention_head_dim=config.head_dim,
                   num_attention_heads=config.heads, joint_attention_dim=config.context_dim,
@@ -107,6 +151,16 @@ def transformer(family: str) -> Any:
     return diffusers.FluxTransformer2DModel(
         **shared, out_channels=64, pooled_projection_dim=config.pooled_dim,
         guidance_embeds=config.guidance)
+
+
+def z_image_transformer(config: ZImageConfig) -> Any:
+    """Its tokens that fill up start as zeros, which are made others."""
+    import torch
+
+    module = z_image_module(config)
+    for tensor in (module.x_pad_token, module.cap_pad_token):
+        torch.nn.init.normal_(tensor.data)
+    return module
 
 
 def pipeline(family: str, prediction: str = "epsilon") -> Any:
@@ -143,6 +197,10 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
             text_encoder=texts[0], tokenizer=t5, transformer=network)
     flow = diffusers.FlowMatchEulerDiscreteScheduler(
         shift=3.0, use_dynamic_shifting=family == "flux")
+    if family == "z-image":
+        return diffusers.ZImagePipeline(
+            scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=ChatTokenizer(),
+            transformer=network)
     if family == "sd3":
         return diffusers.StableDiffusion3Pipeline(
             transformer=network, scheduler=flow, vae=vae, text_encoder=texts[0],

@@ -26,7 +26,15 @@ from smalti.models.config import (
     ModelConfig,
     UNetConfig,
 )
-from smalti.models.transformer_config import ChromaConfig, FluxConfig, MMDiTConfig, T5Config
+from smalti.models.language import language_graph
+from smalti.models.language_config import LanguageConfig
+from smalti.models.transformer_config import (
+    ChromaConfig,
+    FluxConfig,
+    MMDiTConfig,
+    T5Config,
+    ZImageConfig,
+)
 
 Weights = Mapping[str, np.ndarray]
 
@@ -37,6 +45,8 @@ CLIP = {
     "clip_g": replace(OPENCLIP_G, **SMALL, projection=64),
 }
 T5 = T5Config(32128, hidden_size=128, mlp_size=64, layers=1, heads=2, head_dim=64)
+QWEN3 = LanguageConfig(151936, hidden_size=32, mlp_size=48, layers=3, heads=4, kv_heads=2,
+                       head_dim=16, qk_norm=True)
 UNET = UNetConfig(
     in_channels=4, out_channels=4, block_channels=(32, 64), res_blocks=1, attention=(False, True),
     heads=8, head_dim=None, transformer_depth=(0, 1), context_dim=64)
@@ -71,6 +81,10 @@ FAMILIES = {
     "chroma": ModelConfig("chroma", {"t5xxl": T5},
                           ChromaConfig(**FLUX, approximator_size=64, approximator_layers=2),
                           vae(FLUX_VAE), "flow"),
+    "z-image": ModelConfig(
+        "z-image", {"qwen3": QWEN3},
+        ZImageConfig(64, heads=2, mlp_size=170, blocks=2, refiners=1, context_dim=32,
+                     vector_size=64, axes=(8, 12, 12)), vae(FLUX_VAE), "flow"),
 }
 
 WORDLESS = {name: replace(config, texts={text: replace(part, vocab_size=96)
@@ -87,8 +101,10 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
     "sd3": {name: f"text_encoders.{name}.transformer." for name in ("clip_l", "clip_g", "t5xxl")},
     "flux": {name: f"text_encoders.{name}.transformer." for name in ("clip_l", "t5xxl")},
     "chroma": {"t5xxl": "text_encoders.t5xxl.transformer."},
+    "z-image": {"qwen3": "text_encoders.qwen3_4b.transformer.model."},
 }
-T5_PREFIX = "text_encoders.t5xxl.transformer."
+PLAIN = ("t5xxl", "qwen3")
+"""Text encoders that read the plain text, and are named alike inside."""
 DENOISER, VAE = "model.diffusion_model.", "first_stage_model."
 
 OPENCLIP_NAMES = (  # of transformers -> of OpenCLIP
@@ -104,10 +120,19 @@ OPENCLIP_NAMES = (  # of transformers -> of OpenCLIP
 )
 
 
+def unread(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of what files of language models hold of the layers behind those that are read."""
+    return {name: value.shape for key, text in config.texts.items()
+            if isinstance(text, LanguageConfig)
+            for name, value in language_graph(
+                text, 1, 1, taps=(text.layers,), final_norm=True,
+                prefix=inner_prefix(config, key).rstrip(".")).parameters.items()}
+
+
 def random_weights(config: ModelConfig, seed: int = 0) -> dict[str, np.ndarray]:
     """Seeded numbers that keep signals at a size of one, by internal names, as float16."""
     random, weights = np.random.default_rng(seed), {}
-    for name, shape in expected_tensors(config).items():
+    for name, shape in {**unread(config), **expected_tensors(config)}.items():
         noise = random.standard_normal(shape, np.float32)
         if len(shape) == 1:
             noise = np.float32(0.1) * noise + np.float32(name.endswith(("weight", "scale")))
@@ -119,7 +144,9 @@ def random_weights(config: ModelConfig, seed: int = 0) -> dict[str, np.ndarray]:
 
 def inner_prefix(config: ModelConfig, name: str) -> str:
     """What the parameters of a text encoder start with inside."""
-    return T5_PREFIX if name == "t5xxl" else f"{config.texts[name].prefix}."
+    if name in PLAIN:
+        return f"text_encoders.{name}.transformer."
+    return f"{config.texts[name].prefix}."
 
 
 def part(weights: Weights, prefix: str, new: str = "") -> dict[str, np.ndarray]:
@@ -152,12 +179,13 @@ def text_encoder(config: ModelConfig, weights: Weights, name: str) -> dict[str, 
 def single_file(config: ModelConfig, weights: Weights) -> dict[str, np.ndarray]:
     """All parts as one published file holds them."""
     stored = {**part(weights, DENOISER, DENOISER)}
-    stored |= part(weights, VAE, "vae." if config.family in ("flux", "chroma") else VAE)
+    stored |= part(weights, VAE, "vae." if config.family in ("flux", "chroma", "z-image")
+                   else VAE)
     for name, prefix in TEXT_PREFIXES[config.family].items():
         if name not in config.texts:
             continue
         tensors = text_encoder(config, weights, name)
-        if prefix.endswith(".model."):
+        if prefix.endswith(".model.") and name not in PLAIN:
             tensors = as_openclip(tensors)
         stored |= {prefix + inner: value for inner, value in tensors.items()}
     return stored

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from smalti.checkpoint.blocks import FORMATS, held
 from smalti.checkpoint.four_bit import FORMATS as FOUR_BIT_FORMATS
 from smalti.checkpoint.scaled import SCALED_TYPES
+from smalti.errors import CheckpointError
 from smalti.families.keys import Expression, assembled, shape_of
 from smalti.families.keys.renaming import internal_shape
 from smalti.graph.quantised import Quantised
@@ -49,7 +50,11 @@ class StoredTensor:
 
         Raises CheckpointError where the tensors that it consists of do not fit together.
         """
-        return cls(file, expression, internal_shape(name, shape_of(expression, file.shape)))
+        try:
+            shape = shape_of(expression, file.shape)
+        except CheckpointError as error:
+            raise CheckpointError(f"{file.path}: {error}; the file is damaged") from error
+        return cls(file, expression, internal_shape(name, shape))
 
     @property
     def stored_names(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from smalti.checkpoint.layout import DENOISER, VAE, inside
 from smalti.checkpoint.tensors import StoredTensor
 from smalti.errors import first_of
 from smalti.families import text_encoders
+from smalti.families.keys.renaming import is_ignored
 
 LAYERS = (
     (r"class_embedding\.|label_emb\.weight$",
@@ -92,6 +93,8 @@ def layers(tensors: Mapping[str, StoredTensor], left: Iterable[str]) -> list[str
             kinds.setdefault("", []).append(tensors[name].stored_names[0])
         below = name.removeprefix(inside(DENOISER))
         coder = name.removeprefix(inside(VAE)).startswith(CODERS) and name.startswith(inside(VAE))
+        if is_ignored(name):
+            continue
         if math.prod(tensors[name].shape) > 1 and (below != name or coder):
             what = next((words for pattern, words in LAYERS if re.match(pattern, below)), "")
             kinds.setdefault(what, []).append(tensors[name].stored_names[0])

@@ -50,7 +50,7 @@ def clip_config(name: str, known: ClipTextConfig, where: object, shapes: Shapes,
                                sizes(shapes, layer + r"mlp\.fc1\.\w+$", 0)),
         layers=min(layers, OPENCLIP_H_LAYERS) if name == "clip_h" else layers,
         heads=hints.heads or hidden // HEAD_DIM,
-        positions=next(iter(embedding("position", 0)), known.positions),
+        positions=max(*embedding("position", 0), known.positions, 0),  # fewer: damaged
         activation=hints.activation or known.activation,
         eps=hints.eps or known.eps,
         projection=next(iter(projection), known.projection or hidden) if text.projected else 0,

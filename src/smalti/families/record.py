@@ -157,6 +157,7 @@ class Backbone:
     name          what adapters for it are told by
     models        the models that have it, for messages
     part          "transformer" or "unet"
+    stack         what diffusers calls its blocks, where it has but one name for all of them
     config        (file for messages, shapes, what is stated) -> its hyperparameters
     parts         (hyperparameters) -> the parts that it is computed in, by name
     layout        names below its prefix -> how they become parameters
@@ -178,6 +179,7 @@ class Backbone:
     adapted: str
     precise: str
     part: str = "transformer"
+    stack: str = "transformer_blocks"
     spelled: Callable[[Layers], SpelledLayers] = own_spelling
 
 

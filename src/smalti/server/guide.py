@@ -32,6 +32,9 @@ ABOUT: Mapping[str, str] = {
            "words. Describe the scene as you would to a person.",
     "flux": "It makes pictures of about {size} pixels from whole sentences, hands and writing "
             "included. At guidance 1, its own, a negative prompt is not read.",
+    "z-image": "It makes pictures of about {size} pixels from whole sentences in English or "
+               "Chinese, writing included. Turbo models take 8 steps, and read no negative "
+               "prompt at guidance 1.",
     "chroma": "It makes pictures of about {size} pixels from whole sentences, and reads negative "
               "prompts. It follows FLUX.1, and LoRAs for that one mostly fit.",
 }

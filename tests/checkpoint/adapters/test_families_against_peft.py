@@ -47,7 +47,7 @@ def tensors(pipe: Any, family: str) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("family", ["sd1", "sd2", "sdxl", "sd3", "flux", "chroma"])
+@pytest.mark.parametrize("family", ["sd1", "sd2", "sdxl", "sd3", "flux", "chroma", "z-image"])
 def test_merged_weights_are_those_of_diffusers(tmp_path: Path, family: str) -> None:
     pipe = theirs.pipeline(family)
     theirs.save(pipe, tmp_path / "base")

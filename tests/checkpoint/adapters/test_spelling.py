@@ -72,6 +72,14 @@ SD3 = {
 
 Part = tuple[str, int, int]
 KEY = "input_blocks.4.1.transformer_blocks.1.attn2.to_k"
+Z_IMAGE = {
+    UNET + "cap_pad_token": (1, W),
+    **named(UNET, {
+        "layers.7.attention.qkv": (3 * W, W), "layers.7.attention.out": (W, W),
+        "context_refiner.0.feed_forward.w2": (W, 3 * W), "x_embedder": (W, 64),
+        "noise_refiner.0.adaLN_modulation.0": (4 * W, W), "cap_embedder.1": (W, 8),
+        "final_layer.linear": (64, W)}),
+}
 SPELLED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, list[Part]]]] = {
     "sd2": (SD2, {
         "lora_te_text_model_encoder_layers_3_mlp_fc1": [
@@ -186,6 +194,26 @@ SPELLED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, list[Part]]]] = {
             (f"{CLIP_G}encoder.layers.0.mlp.fc1", 0, 2 * W)],
         "text_encoder_3.encoder.block.1.layer.0.SelfAttention.q": [
             (T5 + "encoder.block.1.layer.0.SelfAttention.q", 0, W)],
+    }),
+    "z-image": (Z_IMAGE, {
+        **{name: [(UNET + "layers.7.attention.qkv", 0, 3 * W)] for name in (
+            "diffusion_model.layers.7.attention.qkv", "lora_unet_layers_7_attention_qkv",
+            "base_model.model.layers.7.attention.qkv")},
+        **{name: [(UNET + "layers.7.attention.qkv", W, W)] for name in (
+            "diffusion_model.layers.7.attention.to_k", "transformer.layers.7.attention.to_k",
+            "lora_unet_layers_7_attention_to_k", "lycoris_layers_7_attention_to_k",
+            "diffusion_model.layers.7.attention.to.k")},
+        **{name: [(UNET + "layers.7.attention.out", 0, W)] for name in (
+            "diffusion_model.layers.7.attention.out", "lora_unet_layers_7_attention_to_out_0",
+            "transformer.layers.7.attention.to_out.0")},
+        "lora_unet_context_refiner_0_feed_forward_w2": [
+            (UNET + "context_refiner.0.feed_forward.w2", 0, W)],
+        "transformer.noise_refiner.0.adaLN_modulation.0": [
+            (UNET + "noise_refiner.0.adaLN_modulation.0", 0, 4 * W)],
+        **{name: [(UNET + "final_layer.linear", 0, 64)] for name in (
+            "transformer.all_final_layer.2-1.linear", "diffusion_model.final_layer.linear")},
+        "transformer.all_x_embedder.2-1": [(UNET + "x_embedder", 0, W)],
+        "lora_unet_cap_embedder_1": [(UNET + "cap_embedder.1", 0, W)],
     }),
 }
 

@@ -14,6 +14,7 @@ from smalti.families.keys import (
     SD3_ORIGINAL,
     T5_GGUF,
     T5_TRANSFORMERS,
+    Z_IMAGE_DIFFUSERS,
     StoredRows,
     assembled,
     expressions,
@@ -25,16 +26,19 @@ from smalti.models import (
     FLUX_DEV,
     SD35_MEDIUM,
     T5_XXL,
+    Z_IMAGE,
     chroma_graph,
     chroma_modulation_graph,
     flux_graph,
     mmdit_graph,
     t5_graph,
+    z_image_graph,
 )
 
 FLUX = (flux_graph(FLUX_DEV, 1, 8, 8, 4),)
 CHROMA_BOTH = (chroma_graph(CHROMA, 1, 8, 8, 4), chroma_modulation_graph(CHROMA))
 SD3 = (mmdit_graph(SD35_MEDIUM, 1, 8, 8, 4),)
+Z_IMAGES = (z_image_graph(Z_IMAGE, 1, 8, 8, 4),)
 T5 = (t5_graph(T5_XXL, 1, 4),)
 MODELS = {
     "flux diffusers": (FLUX_DIFFUSERS, FLUX),
@@ -43,6 +47,7 @@ MODELS = {
     "chroma original": (CHROMA_ORIGINAL, CHROMA_BOTH),
     "sd3 diffusers": (sd3_diffusers(SD35_MEDIUM.blocks), SD3),
     "sd3 original": (SD3_ORIGINAL, SD3),
+    "z-image diffusers": (Z_IMAGE_DIFFUSERS, Z_IMAGES),
     "t5 gguf": (T5_GGUF, T5),
     "t5 transformers": (T5_TRANSFORMERS, T5),
 }

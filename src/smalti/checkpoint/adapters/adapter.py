@@ -208,12 +208,15 @@ class AdapterFile:
         unused = [(name, "no kind of change that Smalti knows") for name in self.left]
         weights: dict[str, list[tuple[Placed, int]]] = {}
         biases: dict[str, list[tuple[Placed, int]]] = {}
-        for change in self.changes:
-            target = spellings.find(change.module)
+        targets = [spellings.find(change.module) for change in self.changes]
+        doubled = _doubled(self.changes, targets)
+        for number, (change, target) in enumerate(zip(self.changes, targets, strict=True)):
             self._require_input(change, target, shapes, title)
             try:
                 if target is None:
                     raise Unfit("the model has no such layer")
+                if number in doubled:
+                    raise Unfit("the same rows are changed by other names, too")
                 changed, changed_biases, left = _placed(change, target, shapes)
             except Unfit as error:
                 unused += [(name, str(error)) for name in change.roles.values()]
@@ -228,7 +231,6 @@ class AdapterFile:
             raise CheckpointError(f"{self.path} changes nothing in {title}: {fit}; use it with a "
                                   f"model that it was made for")
         return fit
-
 
     def _require_input(self, change: LayerChange, target: Target | None, shapes: Shapes,
                        title: str) -> None:
@@ -248,6 +250,26 @@ class AdapterFile:
                                   f"and needs a model that was made for that")
 
 
+def _doubled(changes: Sequence[LayerChange], targets: Sequence[Target | None]) -> set[int]:
+    """The numbers of the changes that say of the same rows what others do: some trainers of Z-Image
+    write a fused layer and its parts. The smaller ones count, and of equal ones the first."""
+    ordered = sorted((number for number, target in enumerate(targets) if target is not None),
+                     key=lambda number: sum(rows.count for rows in targets[number] or ()))
+    taken: dict[str, list[range]] = {}
+    found = set()
+    for number in ordered:
+        parts = [(rows.layer, range(rows.start, rows.start + rows.count))
+                 for rows in targets[number] or ()]
+        if any(max(mine.start, other.start) < min(mine.stop, other.stop)
+               for layer, mine in parts for other in taken.get(layer, ())
+               if changes[number].roles.keys() & {"down", "up"}):
+            found.add(number)
+            continue
+        for layer, mine in parts:
+            taken.setdefault(layer, []).append(mine)
+    return found
+
+
 def kind_of(shapes: Shapes) -> Kind:
     """What a model is, from the names and shapes of its weights.
 
@@ -265,8 +287,9 @@ def kind_of(shapes: Shapes) -> Kind:
 
 
 def _transformers() -> list[Backbone]:
-    """The kinds of denoisers that are transformers."""
-    return [kind for kind in backbones().values() if kind.part == "transformer"]
+    """The kinds of denoisers whose blocks diffusers calls those of a transformer."""
+    return [kind for kind in backbones().values()
+            if kind.part == "transformer" and kind.stack == "transformer_blocks"]
 
 
 def alternatives(words: Sequence[str]) -> str:

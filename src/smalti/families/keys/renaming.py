@@ -22,6 +22,7 @@ IGNORED = re.compile(
     r"model_ema\.|betas$|alphas_cumprod|sqrt_|log_one_minus|posterior_|logvar$|lvlb_weights$"
     r"|scale_factor$|global_step$|optimizer|first_stage_model\.loss\.|embedding_manager\."
     r"|.*\.position_ids$|.*\.logit_scale$|.*\.num_batches_tracked$"
+    r"|(model\.)?(diffusion_model\.)?norm_final\.weight$"  # of Z-Image, which does not read it
 )
 
 _UNET_ENDS = {
