@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +16,9 @@ from smalti.errors import CheckpointError
 from smalti.families.expected import expected_tensors
 from smalti.graph.quantised import Quantised
 from smalti.models.config import ModelConfig
+
+ENDS = 32
+"""Numbers at the beginning and at the end of a tensor that tell it from another one."""
 
 
 class Checkpoint:
@@ -76,6 +82,22 @@ class Checkpoint:
         Raises CheckpointError for a name that the model does not have.
         """
         self._tensor(name).drop()
+
+    def digest(self, start: str) -> str:
+        """What tells the weights whose names start so from others: of each its name, place, dtype,
+        shape and the numbers at its ends; size and time of the files, wherever these lie."""
+        found = hashlib.sha256()
+        tensors = {name: tensor for name, tensor in self._tensors.items() if name.startswith(start)}
+        for name, tensor in tensors.items():
+            found.update(f"{name} {tensor.expression} {tensor.dtype} {tensor.shape}\n".encode())
+            for stored in tensor.stored_names:
+                numbers = tensor.file.raw(stored).reshape(-1)
+                found.update(numbers[:ENDS].tobytes() + numbers[-ENDS:].tobytes())
+        for path in sorted({Path(tensor.file.path) for tensor in tensors.values()}):
+            with suppress(FileNotFoundError):  # removed since; it is read all the same
+                status = path.stat()
+                found.update(f"{status.st_size} {status.st_mtime_ns}\n".encode())
+        return found.hexdigest()
 
     def _tensor(self, name: str) -> StoredTensor:
         try:

@@ -6,12 +6,13 @@ they give is put together as the family of the model wants it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from smalti.diffusion import byte_bpe, t5_tokenizer
+from smalti.diffusion import byte_bpe, known_states, t5_tokenizer
 from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.emphasis import weighted
 from smalti.diffusion.prompt import Chunk, Prompt, Span, Vector, filled, parse
@@ -246,11 +247,14 @@ class Encoder:
         return Encoded(context, mask=mask), cut
 
     def _run(self, shape: tuple[int, ...], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs for any number of rows. What this picture has not read yet is read, `TEXT_BATCH`
-        rows at a time."""
+        """Outputs for any number of rows. What neither this picture nor, of plain texts, an earlier
+        one has read is read, `TEXT_BATCH` rows at a time."""
         shape, known = (TEXT_BATCH, *shape), self.submodels.texts
         keys = [(self.part, shape, *(array[row].tobytes() for array in inputs.values()))
                 for row in range(len(next(iter(inputs.values()))))]
+        places = {key: self._place(key) for key in keys if key not in known}
+        known |= {key: states for key, place in places.items()
+                  if place and (states := known_states.found(place))}
         new = list({key: row for row, key in enumerate(keys) if key not in known}.values())
         if new:
             with self.timings.of("prepare"):
@@ -262,7 +266,18 @@ class Encoder:
                     self.part, shape, **{name: array[rows] for name, array in inputs.items()})
                 known |= {keys[row]: {name: array[number] for name, array in found.items()}
                           for number, row in enumerate(rows)}
+        for key in {keys[row] for row in new}:
+            if place := places[key]:
+                known_states.keep(place, known[key])
         return {name: np.stack([known[key][name] for key in keys]) for name in known[keys[0]]}
+
+    def _place(self, key: Hashable) -> str | None:
+        """Where on disk the states of a row are kept; None where they are not."""
+        return f"{self._basis}\n{key}" if self._basis else None
+
+    @cached_property
+    def _basis(self) -> str | None:
+        return known_states.basis(self.submodels, self.part, self.text)
 
 
 def _shortened(text: str) -> str:

@@ -98,7 +98,7 @@ class Cache:
     def _warn(self, action: str, error: OSError) -> None:
         if not self._warned:
             self._warned = True
-            _log.warning("cannot %s the compile cache in %s (%s): programs are compiled anew each "
+            _log.warning("cannot %s the cache in %s (%s): what it would keep is made anew each "
                          "time; set SMALTI_CACHE to a folder that can be written", action,
                          self.folder, error.strerror or error)
 
