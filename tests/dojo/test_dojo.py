@@ -119,6 +119,7 @@ def test_a_choice_of_the_task_is_taken() -> None:
     assert info["task"] == "chosen"
 
 
+@pytest.mark.sweep
 def test_training_finds_the_best_of_a_small_space() -> None:
     known = small_task(2)
     policy = training.train(lambda random: known, seconds=60, seed=0, steps_max=150)

@@ -62,6 +62,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -116,6 +117,7 @@ def test_the_reference_follows_a_top_that_grows(growing: bool, name: str) -> Non
     assert relative_error(found, evaluate(graph, inputs, {})["y"]) < 1e-4
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mask", ["", "ts"])
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)

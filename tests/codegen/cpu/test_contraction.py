@@ -22,12 +22,14 @@ EXAMPLES = 40
 PRECISIONS = [(name, precision) for name in LEVELS for precision in ("f32", "bf16")]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name, precision", PRECISIONS)
 @pytest.mark.parametrize("case", CONVS, ids=str)
 def test_convolution(case: Conv, name: str, precision: str) -> None:
     check_graph(case.graph(), name, precision)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("weights", ["f16", "bf16"])
 @pytest.mark.parametrize("name, precision", PRECISIONS)
 def test_weights_that_are_halves(name: str, precision: str, weights: str) -> None:
@@ -49,6 +51,7 @@ def test_random_convolution(case: Conv, at: tuple[str, str]) -> None:
     check_graph(graph, *at)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name, precision", PRECISIONS)
 @pytest.mark.parametrize("rows", [(1,), (2,), (5,), (13,), (14,), (15,), (70,), (300,), (2, 9),
                                   (3, 1)], ids=str)
@@ -163,6 +166,7 @@ def test_gated_convolutions(name: str) -> None:
 # ---------------------------------------------------------------------- computed weights
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name, precision", PRECISIONS)
 @pytest.mark.parametrize("shapes", PRODUCTS, ids=str)
 @pytest.mark.parametrize("fused", [False, True])

@@ -78,6 +78,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("case", CASES, ids=str)

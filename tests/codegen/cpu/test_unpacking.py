@@ -81,6 +81,7 @@ def test_products_are_those_of_the_weights_as_f32(target: str, dtype: str) -> No
         assert share == FORMATS[dtype].element_bytes / 4
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("target", available_levels())
 def test_convolutions_with_windows_unpack_them_from_the_order_of_the_file(
@@ -89,6 +90,7 @@ def test_convolutions_with_windows_unpack_them_from_the_order_of_the_file(
     check_window(target, dtype, window_graph(16), 4)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", available_levels())
 @pytest.mark.parametrize("case, winograd", [
     (dict(size=9, channels=192, step=2), 0), (dict(size=6, window=5), 0),
@@ -167,6 +169,7 @@ def test_floats_are_rounded_and_other_formats_changed_when_they_are_bound() -> N
     np.testing.assert_array_equal(run(plain, rounded, x), wanted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("target", available_levels())
 def test_products_of_bf16_round_weights_as_if_they_were_held_so(target: str, dtype: str) -> None:
@@ -270,6 +273,7 @@ def test_other_schedules_pack_the_same_weights_and_change_no_byte(target: str) -
             assert program.run({"x": x}, {0: one})["y"].tobytes() == expected.tobytes()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", available_levels())
 @pytest.mark.parametrize("case", [dict(size=9, channels=128, step=2), dict(size=16),
                                   dict(size=36, channels=96, out=64)], ids=str)

@@ -92,6 +92,7 @@ UNIT = replace(HALVES, shared_bytes=48 << 10, subgroup_min=8, subgroup_max=64,
                               for factors in ("f16", "bf16")))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", ["odd", "all", "between", "plain", "causal", "values", "groups",
                                   "negative"])
 @pytest.mark.parametrize("name", MATRICES)

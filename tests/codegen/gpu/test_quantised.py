@@ -118,6 +118,7 @@ def test_drivers_compute_the_same(language: str, dtype: str,
             assert error(kernel_of(GRAPHS[graph], dtype), schedule, gpu.limits, gpu) < 1e-5
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("precision", ["f32", "f16"])
 def test_what_is_chosen_holds_them_as_they_are(dtype: str, precision: str) -> None:
