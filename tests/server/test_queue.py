@@ -149,3 +149,20 @@ def test_what_runs_and_how_many_wait_is_known_without_the_archive(queue: JobQueu
     assert queue.waiting() == 0
     queue.finish(job, [], [], {})
     assert queue.running() == [] and queue.running_job(id) is None
+
+
+def test_a_job_that_ended_just_now_is_known_without_the_archive(
+        queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "ENDED_KEPT", 2)
+    ids = [queue.submit({"prompt": "a", "image": "iVBO"}).id for _ in range(3)]
+    ends = (lambda job: queue.finish(job, [], [], {}), lambda job: queue.fail(job, "Defect", "no"),
+            lambda job: queue.finish(job, [], ["a warning"], {"denoise": 1.5}))
+    for end in ends:
+        assert queue.at_hand(ids[2]) is None, "it waits, which the archive knows"
+        job = queue.take("cpu")
+        assert job is not None
+        end(job)
+    assert [queue.at_hand(id) for id in ids] == [None, *map(queue.job, ids[1:])]
+    monkeypatch.setattr(archive_module, "JOBS_KEPT", 0)
+    queue.fail(job, "Defect", "it has ended")
+    assert queue.at_hand(ids[1]) is None is queue.known(ids[1])

@@ -118,6 +118,37 @@ def test_it_ends_within_a_step_and_goes_on_at_the_next_start(
     assert not [*tmp_path.rglob("*.part"), *tmp_path.rglob("*.png")]
 
 
+SLOW = """
+import time
+import smalti.server.site
+from smalti.diffusion.job import PictureJob
+smalti.server.site.STOP_SECONDS = 0.1
+def slow(self, asked, begun):
+    print("it runs", flush=True)
+    time.sleep(600)
+PictureJob._walk = slow
+from smalti.__main__ import main
+main()
+"""
+
+
+@pytest.mark.sweep
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_step_that_takes_longer_than_the_end_is_no_attempt(
+        environment: dict[str, str], models: Path, tmp_path: Path, sent: int) -> None:
+    """Servers that are stopped three times in a step of a large model are no crashes of it."""
+    with started(environment, "--models", str(models), "--output", str(tmp_path),
+                 program=("-c", SLOW)) as (process, address):
+        id = ask(f"{address}/api/jobs", {"prompt": "a", "model": "tiny", "steps": 1})["id"]
+        assert process.stdout.readline() == "it runs\n"
+        process.send_signal(sent)
+        process.wait(SECONDS)
+    archive = Archive(tmp_path / ARCHIVE)
+    assert (archive.order(), archive.jobs()[0].attempts) == ([id], 0)
+    archive.close()
+
+
 DEADLY = """
 import os, sys
 from smalti.diffusion.job import PictureJob

@@ -255,8 +255,9 @@ class Archive:
                 f"UPDATE jobs SET state = ?, ended = ?, error = ?, message = ?, warnings = ?, "
                 f"timings = ?, whole = CASE ? WHEN 'done' THEN request ELSE whole END "
                 f"WHERE id = ? AND state IN ({marks})",
-                (job.state, time.time(), job.error, job.message, json.dumps(job.warnings),
-                 json.dumps(job.timings), job.state, job.id, *before)).rowcount == 1
+                (job.state, job.ended or time.time(), job.error, job.message,
+                 json.dumps(job.warnings), json.dumps(job.timings), job.state, job.id,
+                 *before)).rowcount == 1
             if changed:
                 base.executemany(
                     "INSERT INTO pictures (job, path, created, width, height, seed, model, prompt, "

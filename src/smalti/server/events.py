@@ -22,8 +22,9 @@ from smalti.server.archive import ENDED, QUEUED
 from smalti.server.queue import JobQueue
 from smalti.server.told import job_told, picture_told, places
 
-ROUND_SECONDS = 0.1
-"""From one round to the next: faster than that nobody sees a bar move. That a job has ended is said
+ROUND_SECONDS = 0.2
+"""From one round to the next: bars of a page move evenly between two, and each round takes a job
+that is made meanwhile a millisecond. That a job has ended is said
 at once, as programs wait for it."""
 ALIVE_SECONDS = 15.0
 """Between signs of life in a stream: proxies close what is silent for a minute."""

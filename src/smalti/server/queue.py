@@ -28,6 +28,8 @@ QUEUE_MAX = 2000
 """Jobs that wait at a time: more than a person asks for, far less than what fills a disk."""
 QUEUE_BYTES_MAX = 1 << 30
 """Of all their requests, pictures included."""
+ENDED_KEPT = 16
+"""Jobs that ended last and are known without the disk: who waits for one asks for it at once."""
 ID_BYTES = 6
 """Random ones of a job's id: no two of a million jobs are the same, by all likelihood."""
 
@@ -72,6 +74,7 @@ class JobQueue:
         self._changed = threading.Condition()
         self._progress: dict[str, Progress] = {}
         self._running: dict[str, JobRecord] = {}
+        self._ended: dict[str, JobRecord] = {}
         self.turns = self.ends = 0
         self._waiting = (-1, 0)
         self._cancelling: set[str] = set()
@@ -149,8 +152,12 @@ class JobQueue:
         return found
 
     def known(self, id: str) -> JobRecord | None:
-        """The job of this id, None where there is none; one that runs is not read again for it."""
-        return self._running.get(id) or self.archive.job(id)
+        """The job of this id, None where there is none; what is `at_hand` is not read for it."""
+        return self.at_hand(id) or self.archive.job(id)
+
+    def at_hand(self, id: str) -> JobRecord | None:
+        """The job of this id, if it runs or has ended just now: no disk is waited for."""
+        return self._running.get(id) or self._ended.get(id)
 
     def running(self) -> list[JobRecord]:
         """The jobs that run, the one that began first before others."""
@@ -244,8 +251,12 @@ class JobQueue:
         self._tell("")
 
     def _end(self, job: JobRecord, pictures: Sequence[PictureRecord] = ()) -> None:
+        job = replace(job, ended=time.time(), request=without_pictures(job.request))
         with self._changed:
-            self.archive.end(job, (RUNNING,), pictures)
+            if self.archive.end(job, (RUNNING,), pictures):
+                self._ended[job.id] = job
+                for old in list(self._ended)[:-ENDED_KEPT]:
+                    del self._ended[old]
             self._forget(job.id)
             self.ends += 1
         self._tell(job.id)
@@ -254,6 +265,7 @@ class JobQueue:
     def _trim(self) -> None:
         """Forget jobs that ended long ago."""
         for id in self.archive.trim():
+            self._ended.pop(id, None)
             self._tell(id)
 
     def _forget(self, id: str) -> None:

@@ -98,9 +98,11 @@ class HttpServer(uvicorn.Server):
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop the queue first, so that streams of events end."""
+        """Stop the queue first, so that streams of events end, and all else at last: SIGTERM ends
+        the process as soon as this has returned."""
         self._site.queue.stop()
         await super().shutdown(sockets)
+        await asyncio.to_thread(self._site.stop)
 
 
 def configured(site: Site, host: str, token: str | None) -> uvicorn.Config:

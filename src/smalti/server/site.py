@@ -46,7 +46,7 @@ class Site:
     def __init__(self, output: Path, models: Sequence[Path] = (),
                  devices: Sequence[str] = ("auto",), keep_sent: bool = True, **loading: Any
                  ) -> None:
-        self._keep_sent = keep_sent
+        self._keep_sent, self._stopped = keep_sent, False
         self.gallery = Gallery(output)
         self.archive = Archive(output / ARCHIVE)
         self.queue = JobQueue(self.archive)
@@ -88,7 +88,11 @@ class Site:
             worker.start()
 
     def stop(self) -> None:
-        """End the work within a step; what is not made yet is made after the next start."""
+        """End the work within a step; what is not made yet is made after the next start. Again it
+        does nothing."""
+        if self._stopped:
+            return
+        self._stopped = True
         self.queue.stop()
         self.hashes.stop()
         if all([worker.join(STOP_SECONDS) for worker in self.workers]):

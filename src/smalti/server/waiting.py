@@ -29,7 +29,7 @@ async def changes(site: Site, job: JobRecord, steps: bool = False,
     with site.queue.watching(tell, steps):
         while True:
             changed.clear()
-            job = site.queue.running_job(job.id) or (  # without a thread where no disk is asked
+            job = site.queue.at_hand(job.id) or (  # else it is read, which a thread waits for
                 await asyncio.to_thread(site.queue.known, job.id)) or job
             yield job
             if job.state in ENDED or site.queue.stopping:

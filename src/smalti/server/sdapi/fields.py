@@ -219,9 +219,9 @@ def _size(found: Request, folders: ModelFolders) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
 
 
-def check_setting(name: str, value: Any, folders: ModelFolders) -> None:
-    """Raise InputError for an option of the server with which no picture could be made."""
-    _settings({name: value}, {}, folders)
+def check_settings(settings: Mapping[str, Any], folders: ModelFolders) -> None:
+    """Raise InputError for options of the server with which no picture could be made."""
+    _settings(settings, {}, folders)
 
 
 def _settings(settings: Mapping[str, Any], found: Request, folders: ModelFolders) -> Request:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Any
 
 from smalti.errors import InputError, SmaltiError
@@ -49,14 +50,17 @@ class WebUi:
         since, or an earlier Smalti may have kept it. All pictures of all clients would be refused
         for it, so it is left out, and the log says so."""
         from smalti.server.models import to_log
-        from smalti.server.sdapi.fields import check_setting
+        from smalti.server.sdapi.fields import check_settings
 
         with self._turn:
             kept = dict(self._set)
         folders, ignored = self.site.folders(), []
+        with suppress(InputError):
+            check_settings(kept, folders)
+            return {**USUAL, **kept}, []
         for name, value in list(kept.items()):
             try:
-                check_setting(name, value, folders)
+                check_settings({name: value}, folders)
             except InputError as error:
                 del kept[name]
                 ignored.append(f"the option {name} is ignored: {error}")
@@ -79,12 +83,11 @@ class WebUi:
         """Set options, which are kept. Raises InputError for those that cannot be: the pictures of
         all clients are made with them."""
         from smalti.server.models import MODEL
-        from smalti.server.sdapi.fields import check_setting
+        from smalti.server.sdapi.fields import check_settings
         from smalti.server.sdapi.files import found_file
 
         wanted, folders = dict(options), self.site.folders()
-        for name, value in wanted.items():
-            check_setting(name, value, folders)
+        check_settings(wanted, folders)
         if wanted.get(CHECKPOINT):
             wanted[CHECKPOINT] = found_file(folders, wanted[CHECKPOINT], MODEL).name
         with self._turn:
