@@ -14,6 +14,7 @@ from smalti import Pipeline
 from smalti.benchmark.agreement import relative_error
 from smalti.checkpoint import inspect
 from smalti.checkpoint.adapters import AdapterFile
+from smalti.diffusion.option_text import written as written_text
 from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.random import NoiseSource
 from smalti.errors import InputError
@@ -74,6 +75,18 @@ def test_an_adapter_changes_the_layer_that_is_told_of_guidance(tmp_path: Path) -
             f"{name}.lora_up.weight": np.ones((rows, 1), np.float32),
             f"{name}.lora_down.weight": np.ones((1, columns), np.float32)})
         assert list(AdapterFile.open(path).fit(shapes, "the model").weights) == [layer]
+
+
+def test_eta_is_for_samplers_that_put_noise_back(tmp_path: Path) -> None:
+    pipe = Pipeline.load(written(tmp_path, "sd1"), threads=1)
+    for sampler, text in (("tcd", "Eta: 0.5"), ("euler_a", "Eta: 0.5")):
+        asked = pipe.job(PictureOptions("a", sampler=sampler, eta=0.5)).asked
+        assert text in str(written_text(asked, 0))
+    assert "Eta" not in str(written_text(pipe.job(PictureOptions("a", sampler="tcd")).asked, 0))
+    with pytest.raises(InputError, match="the sampler euler has none; .* euler_a, dpm2_a, .*tcd"):
+        pipe.job(PictureOptions("a", sampler="euler", eta=0.5))
+    with pytest.raises(InputError, match="eta is 2"):
+        PictureOptions("a", eta=2)
 
 
 @pytest.mark.peers

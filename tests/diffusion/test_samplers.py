@@ -193,6 +193,30 @@ def test_few_steps_of_a_perfect_consistency_model_keep_the_distribution(name, ki
     assert abs(float(last.x.mean()) - DATA_MEAN) < 0.03
 
 
+@pytest.mark.parametrize(("name", "plain"), [("euler_a", "euler"), ("dpm2_a", "dpm2")])
+@kinds
+def test_without_noise_an_ancestral_sampler_is_the_plain_one(name, plain, kind):
+    levels, (first, draw) = LEVELS[kind], start()
+    sigmas = SAMPLERS["euler"].sigmas("normal", levels, 6)
+    x = initial_latents(first, sigmas)
+    *_, last = SAMPLERS[name](gaussian(kind), x, sigmas, draw, levels, 0.0)
+    *_, expected = SAMPLERS[plain](gaussian(kind), x, sigmas, no_noise, levels)
+    np.testing.assert_allclose(last.x, expected.x, atol=2e-5)
+
+
+def test_more_noise_is_drawn_with_a_larger_eta():
+    """Ways from one x to the same level; of TCD and of ancestral samplers."""
+    levels, (first, _) = LEVELS["diffusion"], start()
+    for name in (name for name, sampler in SAMPLERS.items() if sampler.eta is not None):
+        sigmas = SAMPLERS["euler"].sigmas("normal", levels, 4)
+        x, spread = initial_latents(first, sigmas), []
+        for eta in (0.0, 0.3, 0.7, 1.0):
+            ends = [next(SAMPLERS[name](gaussian("diffusion"), x, sigmas, start(seed)[1], levels,
+                                        eta)).x for seed in (1, 2)]
+            spread.append(float(np.abs(ends[0] - ends[1]).mean()))
+        assert spread[0] < 1e-3 and spread == sorted(spread) and spread[-1] > 1
+
+
 def test_noise_of_a_step_and_of_its_first_half_are_of_one_path():
     """The noise of a whole step of DPM++ SDE goes on from that of its first half, as in a Brownian
     tree over sigma: their correlation is sqrt of the share of the first half."""

@@ -59,11 +59,11 @@ def noises():
         yield source.standard_normal(SHAPE, dtype=np.float32)
 
 
-def ours(name, sigmas, levels=LEVELS, dtype=np.float32):
+def ours(name, sigmas, levels=LEVELS, dtype=np.float32, eta=None):
     """Latents after each step."""
     drawn = noises()
     x = initial_latents(next(drawn), sigmas).astype(dtype)
-    steps = SAMPLERS[name](Denoise(), x, sigmas, drawn.__next__, levels)
+    steps = SAMPLERS[name](Denoise(), x, sigmas, drawn.__next__, levels, eta)
     return [step.x for step in steps]
 
 
@@ -117,6 +117,22 @@ def test_agrees_with_k_diffusion(name, schedule):
     check(ours(name, sigmas, dtype=np.float64 if wide else np.float32)[-1], expected)
 
 
+@pytest.mark.peers
+@pytest.mark.parametrize("eta", [0.0, 0.4])
+@pytest.mark.parametrize("name", ["euler_a", "dpm2_a", "dpm++_2s_a"])
+def test_less_noise_agrees_with_k_diffusion(name, eta):
+    import torch
+
+    function, options = K_DIFFUSION[name]
+    sigmas, drawn = SAMPLERS[name].sigmas("karras", LEVELS, STEPS), noises()
+    x = torch.from_numpy(next(drawn).astype(np.float64)) * sigmas[0]
+    expected = getattr(k_diffusion_sampling(), f"sample_{function}")(
+        lambda x, sigma: torch.from_numpy(clean(x.numpy(), float(sigma[0]))), x,
+        torch.from_numpy(sigmas), disable=True, **{
+            **options, "eta": eta, "noise_sampler": Path(drawn, False)})
+    check(ours(name, sigmas, eta=eta)[-1], expected)
+
+
 def diffusers_scheduler(name, sigmas):
     import diffusers
     import torch
@@ -153,8 +169,9 @@ def test_agrees_with_diffusers(name, schedule):
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("name", ["lcm", "tcd"])
-def test_consistency_samplers_agree_with_diffusers(name, monkeypatch):
+@pytest.mark.parametrize(("name", "eta"), [
+    ("lcm", None), ("tcd", None), ("tcd", 0.0), ("tcd", 0.7), ("tcd", 1.0)])
+def test_consistency_samplers_agree_with_diffusers(name, eta, monkeypatch):
     import diffusers
     import torch
 
@@ -171,13 +188,13 @@ def test_consistency_samplers_agree_with_diffusers(name, monkeypatch):
     module = f"diffusers.schedulers.scheduling_{name}.randn_tensor"
     monkeypatch.setattr(module, lambda *args, **kinds: torch.from_numpy(
         next(drawn).astype(np.float64)))
-    found = ours(name, sigmas)
+    found, more = ours(name, sigmas, eta=eta), {} if eta is None else {"eta": eta}
     last = name == "lcm"  # diffusers' TCD ends at the noise of step 0
     count = len(sigmas) - 2 + last
     for step, (sigma, following) in enumerate(zip(sigmas[:count], sigmas[1:], strict=False)):
         output = torch.from_numpy(clean(x, sigma))
         scaled = torch.from_numpy(x / math.hypot(1, sigma))
-        x = peer.step(output, peer.timesteps[step], scaled).prev_sample.numpy()
+        x = peer.step(output, peer.timesteps[step], scaled, **more).prev_sample.numpy()
         x = x * math.hypot(1, following)
         check(found[step], x)
 

@@ -189,7 +189,7 @@ class PictureJob:
             noise = asked.variation.mixed(noise, asked.rng)
         cached = Cached(guidance, stage.network, asked.cache, self.saved)
         walk = sampler(begun.known(cached if asked.cache else guidance),
-                       begun.noised(noise, sigmas, levels), sigmas, random.draw, levels)
+                       begun.noised(noise, sigmas, levels), sigmas, random.draw, levels, asked.eta)
         if taken_over > 0:
             stage.begin(guidance, 0, latent, sigmas, self.timings)
         for index in range(total):

@@ -153,6 +153,9 @@ class PictureOptions:
         "How noise falls from step to step: automatic, normal, karras, ..., or the levels that "
         "fall to 0: '14.6,7.8,1.5,0'.", "steps", usual=MODELS_OWN, label="Schedule type",
         later=True, kin=("scheduler", "schedule", "sigmas", "schedule_type"))
+    eta: float | None = option(
+        NumberKind(0, 1, "; 0 draws none"), "How much noise samplers that draw it put back: those "
+        "called ancestral, and TCD.", "steps", usual="1; 0.3 for tcd", label="Eta")
     guidance_scale: float | None = option(
         NumberKind(0, GUIDANCE_MAX, "; 7 is usual, 1 turns guidance off"),
         "How strongly the prompt steers; 1 turns guidance off and halves the work.", "guidance",

@@ -100,6 +100,10 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
                              _or(options.height, config.default_height))
     check_size(config, width, height, memory_bytes)
     sampler, schedule = _walk(options, config)
+    if options.eta is not None and sampler.eta is None:
+        able = ", ".join(name for name in SAMPLERS if SAMPLERS[name].eta is not None)
+        raise InputError(f"eta is {options.eta}, and the sampler {sampler.name} has none; leave it "
+                         f"out, or use one of {able}")
     steps = schedule.fixed_steps or _or(options.steps, config.default_steps)
     clip_skip = options.clip_skip
     if clip_skip is not None:

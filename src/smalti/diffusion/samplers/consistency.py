@@ -25,17 +25,18 @@ def lcm(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
 
 
 def tcd(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-        levels: NoiseLevels) -> Iterator[SamplerStep]:
+        levels: NoiseLevels, eta: float = TCD_GAMMA) -> Iterator[SamplerStep]:
     """Back along the trajectory to below the next level, then new noise up to it.
 
     Zheng et al. 2024, "Trajectory consistency distillation" (arXiv:2402.19159), algorithm 4: below
-    is the training step (1 - gamma) times that of the next level, gamma 0.3 as in diffusers.
+    is the training step (1 - gamma) times that of the next level. Their gamma is the `eta` of
+    diffusers: 0 draws no noise, 1 goes all the way down as `lcm` does; less shows more detail.
     """
     for index, (sigma, following) in enumerate(pairs(sigmas)):
         denoised = x_next = denoise(x, sigma)
         if following > 0:
             timestep = round(float(levels.timestep(following)))
-            down = float(levels.sigma(math.floor((1 - TCD_GAMMA) * timestep)))
+            down = float(levels.sigma(math.floor((1 - eta) * timestep)))
             estimated_noise = (x - denoised * np.float32(levels.alpha(sigma))) * np.float32(
                 1 / sigma)
             keep = levels.alpha(following) / levels.alpha(down)
@@ -48,5 +49,5 @@ def tcd(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
 
 SAMPLERS = (
     Sampler("lcm", "LCM", lcm, schedule="lcm", random=True),
-    Sampler("tcd", "TCD", tcd, schedule="lcm", random=True),
+    Sampler("tcd", "TCD", tcd, schedule="lcm", random=True, eta=TCD_GAMMA),
 )

@@ -83,14 +83,14 @@ def res_multistep(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: N
 
 
 def dpmpp_2s_a(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-               levels: NoiseLevels) -> Iterator[SamplerStep]:
+               levels: NoiseLevels, eta: float = 1.0) -> Iterator[SamplerStep]:
     """DPM-Solver++(2S) with ancestral noise: the estimate is that of the middle of a step.
 
-    Lu et al. 2022, algorithm 1 with r = 1/2; k-diffusion, `sample_dpmpp_2s_ancestral` with eta 1.
+    Lu et al. 2022, algorithm 1 with r = 1/2; k-diffusion, `sample_dpmpp_2s_ancestral`.
     """
     for index, (sigma, following) in enumerate(pairs(sigmas)):
         denoised = denoise(x, sigma)
-        down, keep, up = ancestral(sigma, following, levels)
+        down, keep, up = ancestral(sigma, following, levels, eta)
         estimate = denoised
         if down > 0:
             middle = _middle(sigma, down, levels)
@@ -118,6 +118,7 @@ SAMPLERS = (
     Sampler("dpm++_2m_cfg++", "DPM++ 2M CFG++", dpmpp_2m_cfgpp, schedule="karras",
             needs_negative=True, aliases=("dpmpp_2m_cfg_pp",)),
     Sampler("dpm++_2s_a", "DPM++ 2S a", dpmpp_2s_a, schedule="karras", random=True, evaluations=2,
-            aliases=("dpmpp_2s_ancestral", "dpm++2s_a", "dpm++_2s_ancestral", "dpmpp_2s_a")),
+            aliases=("dpmpp_2s_ancestral", "dpm++2s_a", "dpm++_2s_ancestral", "dpmpp_2s_a"),
+            eta=1.0),
     Sampler("res_multistep", "Res Multistep", res_multistep),
 )

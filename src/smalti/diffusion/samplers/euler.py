@@ -35,14 +35,14 @@ def euler(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
 
 
 def euler_a(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-            levels: NoiseLevels) -> Iterator[SamplerStep]:
+            levels: NoiseLevels, eta: float = 1.0) -> Iterator[SamplerStep]:
     """Ancestral Euler: a step to below the next level, then fresh noise up to it.
 
-    k-diffusion, `sample_euler_ancestral` with eta 1; see `ancestral`.
+    k-diffusion, `sample_euler_ancestral`; see `ancestral`.
     """
     for index, (sigma, following) in enumerate(pairs(sigmas)):
         denoised = denoise(x, sigma)
-        down, keep, up = ancestral(sigma, following, levels)
+        down, keep, up = ancestral(sigma, following, levels, eta)
         x = x + (x - denoised) * ((down - sigma) / sigma)
         if following > 0:
             x = x * keep + noise() * np.float32(up)
@@ -95,7 +95,8 @@ def gradient_estimation(denoise: Denoise, x: Floats, sigmas: Sequence[float], no
 
 SAMPLERS = (
     Sampler("euler", "Euler", euler),
-    Sampler("euler_a", "Euler a", euler_a, aliases=("euler_ancestral",), random=True),
+    Sampler("euler_a", "Euler a", euler_a, aliases=("euler_ancestral",), random=True,
+            eta=1.0),
     Sampler("ddim", "DDIM", euler, aliases=("ddim_trailing",), schedule="ddim_uniform"),
     Sampler("euler_cfg++", "Euler CFG++", euler_cfgpp, needs_negative=True,
             aliases=("euler_cfg_pp", "ddim_cfg++", "ddim_cfgpp")),

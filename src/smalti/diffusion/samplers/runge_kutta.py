@@ -45,11 +45,11 @@ def dpm2(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
 
 
 def dpm2_a(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-           levels: NoiseLevels) -> Iterator[SamplerStep]:
-    """`dpm2` to below the next level, then noise; k-diffusion, `sample_dpm_2_ancestral`, eta 1."""
+           levels: NoiseLevels, eta: float = 1.0) -> Iterator[SamplerStep]:
+    """`dpm2` to below the next level, then noise; k-diffusion, `sample_dpm_2_ancestral`."""
     for index, (sigma, following) in enumerate(pairs(sigmas)):
         denoised = denoise(x, sigma)
-        down, keep, up = ancestral(sigma, following, levels)
+        down, keep, up = ancestral(sigma, following, levels, eta)
         x = _midpoint(denoise, x, denoised, sigma, down)
         if following > 0:
             x = x * keep + noise() * np.float32(up)
@@ -72,5 +72,5 @@ SAMPLERS = (
     Sampler("dpm2", "DPM2", dpm2, aliases=("dpm_2",), schedule="karras", evaluations=2,
             drops_penultimate=True),
     Sampler("dpm2_a", "DPM2 a", dpm2_a, aliases=("dpm_2_ancestral", "dpm2_ancestral"),
-            schedule="karras", random=True, evaluations=2, drops_penultimate=True),
+            schedule="karras", random=True, evaluations=2, drops_penultimate=True, eta=1.0),
 )

@@ -57,7 +57,8 @@ class SamplerStep:
     denoised: Floats
 
 
-Walk = Callable[[Denoise, Floats, Sequence[float], Noise, NoiseLevels], Iterator[SamplerStep]]
+Walk = Callable[..., Iterator[SamplerStep]]
+"""(denoise, x, sigmas, noise, levels) -> steps; some take `eta` besides."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Sampler:
     `label` is what A1111 shows, `aliases` are other spellings. `schedule` is the noise schedule
     that goes best with it. `random` tells whether it draws noise, `evaluations` how often it asks
     for an estimate in a step (but the last), `needs_negative` whether it asks for `both`, and
-    `drops_penultimate` that it wants the last level but 0 left out of a schedule.
+    `drops_penultimate` that it wants the last level but 0 left out of a schedule. `eta` is how much
+    of the noise that it takes away in a step it draws anew, None where that cannot be chosen.
     """
 
     name: str
@@ -79,13 +81,15 @@ class Sampler:
     evaluations: int = 1
     needs_negative: bool = False
     drops_penultimate: bool = False
+    eta: float | None = None
 
     def __call__(
         self, denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-        levels: NoiseLevels
+        levels: NoiseLevels, eta: float | None = None
     ) -> Iterator[SamplerStep]:
-        """Walk from `x`, yielding after each step."""
-        return self.function(denoise, x, sigmas, noise, levels)
+        """Walk from `x`, yielding after each step, with another `eta` than the sampler's own."""
+        more = {} if self.eta is None or eta is None else {"eta": eta}
+        return self.function(denoise, x, sigmas, noise, levels, **more)
 
     def sigmas(self, schedule: str, levels: NoiseLevels, steps: int) -> npt.NDArray[np.float64]:
         """The noise levels of a run with this sampler, falling, the last one 0.
@@ -122,19 +126,21 @@ def log_step(sigma: float, following: float) -> float:
     return math.log(sigma / following) if following > 0 else math.inf
 
 
-def ancestral(sigma: float, following: float, levels: NoiseLevels) -> tuple[float, float, float]:
+def ancestral(sigma: float, following: float, levels: NoiseLevels,
+              eta: float = 1.0) -> tuple[float, float, float]:
     """Where to go instead of `following`, and what then leads there: (down, keep, up).
 
     Latents at level `down` times `keep` plus `up` times fresh noise are at level `following`. The
     noise has the variance of the posterior of Ho et al. 2020 (arXiv:2006.11239): down^2 + up^2 =
-    following^2 (k-diffusion, `get_ancestral_step` with eta 1). For flow models down / following =
-    following / sigma, and keep restores the share of the clean latents (ComfyUI, `_RF`).
+    following^2 (k-diffusion, `get_ancestral_step`); `eta` times as much is drawn. For flow models
+    down / following = following / sigma at eta 1, and keep restores the share of the clean latents
+    (ComfyUI, `_RF`).
     """
     if levels.flow:
-        down = following * following / sigma
+        down = following * (1 + (following / sigma - 1) * eta)
         keep = (1 - following) / (1 - down)
         return down, keep, math.sqrt(max(0.0, following**2 - (keep * down) ** 2))
-    up = following * math.sqrt(max(0.0, 1 - (following / sigma) ** 2))
+    up = eta * following * math.sqrt(max(0.0, 1 - (following / sigma) ** 2))
     return math.sqrt(max(0.0, following**2 - up**2)), 1.0, up
 
 
