@@ -49,7 +49,7 @@ the compilers of AMD and Intel say of attentions of 40 to 512 channels."""
 NARROW, NARROW_BLOCK, NARROW_COLUMN, NARROW_KEY, NARROW_CHUNKS = 52, 24, 6, 1 / 4, 8
 """Registers in the unit in subgroups of 8, as on Intel's Xe-HPG, beside sums and queries: of a
 program, for each row of matrices of queries, for each matrix of scores that one computes beside the
-first, for each key of a tile above 32, and where channels are staged in chunks. Fitted to 90
+first, for each key of a tile above 32 (six times as many in chunks), and for chunks. Fitted to 90
 schedules of heads of 40, 80, 160 and 512 channels: within 10 registers where none are spilled."""
 CHAIN = 1200
 """Clocks of a tile that a work-group waits where it is alone: what a subgroup does with a tile is a
@@ -79,6 +79,8 @@ def matrix_schedules(kernel: Kernel, limits: GroupLimits,
         if sets * across * subgroup > INVOCATIONS or held and columns > 1:
             continue
         if max(sets, across) > WIDE_SETS and subgroup >= 16:
+            continue
+        if ahead and keys >= kernel.buffer("v").shape[1]:  # there is no next tile
             continue
         if channels and (channels >= max(depth, width) or held or ahead):
             continue
@@ -203,7 +205,7 @@ class AttentionWork:
         well where a subgroup has several turns of scores: the compiler writes the turns out."""
         if not s.held and s.ways * s.keys == s.across * s.columns * s.shape[1]:
             queries = 0.0
-        each = NARROW_KEY * (3 if s.channels else 1)
+        each = NARROW_KEY * (6 if s.channels else 1)
         beside: float = NARROW + s.blocks * (NARROW_BLOCK + NARROW_COLUMN * (s.columns - 1))
         beside += each * (s.keys - 32) + (NARROW_CHUNKS if s.channels else 0)
         if self.keys <= s.keys:  # no sums while there are queries

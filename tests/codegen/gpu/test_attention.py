@@ -176,6 +176,15 @@ def test_one_tile_has_no_top_of_earlier_keys() -> None:
             kernel, replace(UNIT, subgroup_min=32), MatrixShape(16, 16, 16, "f16", "f32"))}
 
 
+def test_one_tile_is_loaded_once() -> None:
+    kernel = narrowed(attention(40, 64, 1, 40), "f16")
+    schedule = GroupMatrixAttention(2, 1, 64, "16x16x16", 32, held=True)
+    programs = [lower(kernel, replace(schedule, ahead=ahead), UNIT).steps for ahead in (0, 1)]
+    assert programs[0] == programs[1]
+    assert not any(each.ahead and each.keys >= 64 for each in matrix_schedules(
+        kernel, replace(UNIT, subgroup_min=32), MatrixShape(16, 16, 16, "f16", "f32")))
+
+
 def test_matrices_of_scores_are_not_more_than_keys() -> None:
     with pytest.raises(IllegalSchedule, match="4 matrices at a time of 32 keys"):
         GroupMatrixAttention(4, 1, 32, "16x16x16", 32, across=4, columns=4, channels=128).check(

@@ -118,7 +118,8 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
                       for _ in range(self.value_width // (s.across * self.sum.columns))]
                      for _ in range(s.blocks)]
         keys, values = self.tiles()
-        ahead = [Ahead(tile, number(0, U32)) for tile in (keys, values)] if s.ahead else []
+        ahead = [Ahead(tile, number(0, U32)) for tile in (keys, values)] if (
+            s.ahead and self.keys > s.keys) else []  # there is a next tile
         self.one = self.unknown_one() if self.few_registers else number(1.0, F32)
         with b.loop(self.stop(), step=s.keys, name="key") as key:
             first, again = self.tile_of(key)
