@@ -101,8 +101,9 @@ class Reader:
             k = attributes["axis"]
             return read(x, (*at[:k], at[k].plus(attributes["start"]), *at[k + 1:]))
         if name == "cast":  # loads widen, stores round
-            whole = x.dtype in STORED and attributes["to"] in INTEGERS
-            return Call("trunc", (read(x, at),)) if whole else read(x, at)
+            value = read(x, at)
+            cut = x.dtype in STORED and attributes["to"] in INTEGERS and not is_whole(value)
+            return Call("trunc", (value,)) if cut else value
         if name == "expand":
             return read(x, broadcast(x, at))
         if name == "resize":
@@ -129,6 +130,22 @@ class Reader:
             return Call("mul", (Call("mul", (read(x, at), scale)),
                                 self.load(self.placement.view(node.inputs[1]), at[first:])))
         raise AssertionError(f"{name} has no expression")
+
+
+def is_whole(expr: Expr) -> bool:
+    """True if an expression is surely a whole number: rounded, then moved or bounded by whole ones.
+
+    >>> x = Load("x", ())
+    >>> is_whole(Call("min", (Call("round", (x,)), Const(255.0)))), is_whole(x)
+    (True, False)
+    """
+    if isinstance(expr, Const):
+        return float(expr.value).is_integer()
+    if isinstance(expr, Load):
+        return False
+    if expr.function in ("add", "sub", "max", "min"):
+        return all(map(is_whole, expr.arguments))
+    return expr.function in ("round", "floor", "ceil", "trunc")
 
 
 def broadcast(value: Value, at: At) -> At:

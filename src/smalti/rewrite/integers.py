@@ -1,5 +1,8 @@
 """Products of integers of 8 bits: in integers where the target has them, else in f32.
 
+Products of real numbers that stand for integers, (integer - zero point) * scale, as quantised
+models have them, are products of integers, too, where the target has them: scales follow the sums.
+
 Sums of products are exact either way. In f32 they are where they have so few terms that f32 holds
 them; longer ones are taken in parts that it holds, which are added as integers.
 """
@@ -9,11 +12,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from smalti.graph import Graph, Node, Value
 from smalti.graph.operation import DTYPES
+from smalti.graph.operations.contraction import FACTORS
+from smalti.rewrite.rules import Made, Procedure
 
 EXACT = 1 << 24
 """Up to here f32 holds every whole number."""
@@ -70,3 +76,93 @@ def in_f32(g: Graph, node: Node, a: Value, b: Value, a_zero: Value, b_zero: Valu
 
 
 WAYS: dict[str, Callable[..., Value | None]] = {"mat_mul_integer": in_f32, "conv_integer": in_f32}
+
+
+# ---------------------------------------------------------------------- of quantised models
+
+
+@dataclass(frozen=True)
+class Dequantised:
+    """Real numbers as (integers - zero) * scale; `zero` has one element, and `scale` broadcasts."""
+
+    integers: Value
+    zero: int
+    scale: Value
+
+
+def dequantised(value: Value, made: Made) -> Dequantised | None:
+    """The integers that `value` stands for; None where it is anything else."""
+    node = value.node
+    if node is None or node.operation.name not in ("mul", "transpose"):
+        return None
+    if node.operation.name == "transpose":
+        found, perm = dequantised(node.inputs[0], made), node.attributes["perm"]
+        if found is None:
+            return None
+        scale = found.scale
+        if scale.type.size > 1:
+            full = scale.reshape(*(1,) * (len(perm) - len(scale.shape)), *scale.shape)
+            scale = made(made(full).transpose(*perm))
+        return Dequantised(made(found.integers.transpose(*perm)), found.zero, scale)
+    for centre, scale in (node.inputs, node.inputs[::-1]):
+        point, moved = 0.0, {"sub": 1, "add": -1}
+        if any(_is(centre, name) for name in moved) and centre.node.inputs[1].kind == "constant":
+            sign = moved[centre.node.operation.name]
+            centre, zero = centre.node.inputs
+            point = sign * float(zero.data.flat[0])
+            if (zero.data != zero.data.flat[0]).any() or not point.is_integer():
+                continue
+        if _is(centre, "cast") and centre.node.inputs[0].dtype in FACTORS \
+                and centre.shape == value.shape:
+            integers = centre.node.inputs[0]
+            limits = np.iinfo(DTYPES[integers.dtype])
+            if limits.min <= point <= limits.max:
+                return Dequantised(integers, int(point), scale)
+    return None
+
+
+def _is(value: Value, name: str) -> bool:
+    return value.node is not None and value.node.operation.name == name
+
+
+def _scale_of_results(x: Value, channels: int, of_images: bool) -> Value | None:
+    """The scale of a weight, shaped to broadcast with the results; None if it is another one for
+    numbers of a sum."""
+    if x.type.size == 1:
+        return x.reshape()
+    last = (channels, 1, 1, 1) if of_images else (1, channels)
+    fits = x.shape in (last, last[1:]) if not of_images else x.shape == last
+    return x.reshape(*last[:3] if of_images else last[1:]) if fits else None
+
+
+def raised(computes: Callable[[Node], bool]) -> Procedure:
+    """The rule that makes a product of dequantised integers one of integers, for a target whose
+    kernels compute it."""
+    def applied(value: Value, made: Made) -> Value | None:
+        g, node, images = value.graph, value.node, _is(value, "conv")
+        a, b = (dequantised(factor, made) for factor in node.inputs[:2])
+        if a is None or b is None or a.scale.type.size > 1:
+            return None
+        scale = _scale_of_results(b.scale, value.shape[1 if images else -1], images)
+        if scale is None:
+            return None
+        zeros = [g.constant(each.zero, each.integers.dtype) for each in (a, b)]
+        sums = g.apply("conv_integer" if images else "mat_mul_integer", a.integers, b.integers,
+                       *zeros, **node.attributes)
+        if not computes(sums.node):
+            return None
+        scale = made(made(a.scale.reshape()) * made(scale))
+        result = made(made(g.apply("cast", made(sums), to="f32")) * scale)
+        if len(node.inputs) == 3:
+            bias = made(node.inputs[2].reshape(*node.inputs[2].shape, 1, 1))
+            result = made(result + bias)
+        return result
+
+    return Procedure(("conv", "mat_mul"), applied)
+
+
+def of_bytes(graph: Graph) -> bool:
+    """True if any value of `graph` is an integer of 8 bits."""
+    return any(value.dtype in FACTORS for value in (
+        *graph.inputs.values(), *graph.parameters.values(),
+        *(node.output for node in graph.nodes)))

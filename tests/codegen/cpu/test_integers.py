@@ -13,15 +13,19 @@ from native_regions import INTEGER_LEVELS, PieceRunner, run_regions
 from smalti.codegen.cpu.lower import limits, lower
 from smalti.codegen.levels import level
 from smalti.codegen.x86.encoding import disassembly
+from smalti.compiler.targets import TARGETS
 from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
+from smalti.fuse.support import lacking
 from smalti.graph import Graph, Value, evaluate
 from smalti.graph.operation import DTYPES
+from smalti.rewrite import rewrite
+from smalti.runtime import compile_graph
 from smalti.schedule import ContractionSchedule, choose
 from smalti.schedule.arithmetic import arithmetic
 from smalti.schedule.schedule import InPlace
 
-EXAMPLES = 40
+EXAMPLES = 20
 BEHIND = ("", "scaled", "bytes")
 
 
@@ -133,6 +137,67 @@ def test_slices_of_the_sums_are_combined(name: str) -> None:
              + g.apply("slice", y, axis=1, start=40, end=80))
     assert len(partition(g).regions) == 1
     check(g, name)
+
+
+@pytest.mark.parametrize("name", INTEGER_LEVELS)
+@pytest.mark.parametrize("dtypes, zero", [(("u8", "i8"), 0), (("u8", "i8"), 9), (("i8", "u8"), -5)])
+def test_depthwise_convolutions_read_bytes(dtypes: tuple[str, str], zero: int, name: str) -> None:
+    for channels, stride in ((20, 1), (33, 2)):
+        for behind in BEHIND:
+            graph = convolution(channels, 9, channels, dtypes, (zero, 0), behind, 3, stride,
+                                channels)
+            assert [region.kernel.form for region in partition(graph).regions] == ["depthwise"]
+            check(graph, name)
+
+
+def layers(signed: bool) -> Graph:
+    """A quantised model: 3 x 3, depthwise and 1 x 1 convolutions, a sum of two paths, a product."""
+    g = Graph("layers")
+    dtype, zero = ("i8", -128) if signed else ("u8", 0)
+    low, high = (-128.0, 127.0) if signed else (0.0, 255.0)
+
+    def real(x: Value, scale: float, zero: int) -> Value:
+        return (g.apply("cast", x, to="f32") - g.constant(float(zero))) * g.constant(scale)
+
+    def quantised(y: Value, scale: float, zero: int) -> Value:
+        y = g.apply("round", y * g.constant(1 / scale)) + g.constant(float(zero))
+        y = g.apply("min", g.apply("max", y, g.constant(low)), g.constant(high))
+        return g.apply("cast", y, to=dtype)
+
+    def layer(x: Value, point: int, out: int, window: int, group: int, to: int) -> Value:
+        name = f"w{len(g.parameters)}"
+        w = g.parameter(name, (out, x.shape[1] // group, window, window), "i8")
+        y = g.apply("conv", real(x, 0.125, point), real(w, 2.0 ** -6, 0), g.parameter(
+            f"b{name}", (out,)), group=group, pads=(window // 2,) * 4)
+        return quantised(g.apply("relu", y) if to == zero else y, 16.0, to)
+
+    x = layer(g.input("x", (1, 16, 8, 8), dtype), 5, 40, 3, 1, zero)
+    wide = layer(layer(x, zero, 40, 3, 40, zero), zero, 40, 1, 1, 7)
+    both = quantised(real(wide, 0.125, 7) + real(x, 0.125, zero), 0.25, 3)
+    rows = both.reshape(1, 40, 64).transpose(0, 2, 1)
+    w = g.parameter("w", (24, 40), "i8")
+    g.output("y", g.apply("mat_mul", real(rows, 0.25, 3), real(w, 0.5, 0).transpose(1, 0)))
+    return g
+
+
+@pytest.mark.parametrize("name", INTEGER_LEVELS)
+@pytest.mark.parametrize("signed", [False, True])
+def test_quantised_layers_pass_bytes_on(signed: bool, name: str) -> None:
+    """All scales are powers of two, so that nothing but integers is rounded."""
+    graph = layers(signed)
+    inputs, parameters = operands(graph)
+    parameters = {n: a if a.dtype == np.int8 else np.round(100 * a) for n, a in {
+        **parameters, **{n: np.linspace(-1, 1, v.shape[0]).astype(np.float32)
+                         for n, v in graph.parameters.items() if v.dtype == "f32"}}.items()}
+    program = compile_graph(graph, target=name, threads=1)
+    program.bind(parameters)
+    found = program.run(inputs)["y"]
+    assert np.array_equal(found, evaluate(graph, inputs, parameters)["y"])
+    regions = partition(rewrite(graph, lambda node: not lacking(node, TARGETS[name].functions)),
+                        functions=TARGETS[name].functions).regions
+    stored = {view.storage.dtype for region in regions for view in region.views.values()
+              if view.storage.kind == "arena" and region.views["out"] is view}
+    assert stored == {"i8" if signed else "u8", "f32"} and len(regions) < 12
 
 
 @given(st.data(), st.sampled_from(INTEGER_LEVELS), st.sampled_from(DTYPES_AND_ZEROS),

@@ -37,7 +37,7 @@ from smalti.codegen.cpu.packing import lower_packing
 from smalti.codegen.cpu.results import RegisterResults
 from smalti.codegen.cpu.weights import WeightPanels
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import Call, Kernel, Load, affine, loads
+from smalti.kernel.form import Call, Const, Kernel, Load, affine, loads
 from smalti.schedule.merge import access, store, weights_bound
 from smalti.schedule.schedule import DepthwiseSchedule
 
@@ -92,7 +92,10 @@ class _DepthwiseLowering:
         self.stride_x, self.dilation_x = column.coefficient("x"), column.coefficient("s")
         self.guards = {index.terms[0][0]: (index.offset, extent)
                        for index, extent in self.patch.guards}
-        read = self.patch.value
+        read, self.zero = self.patch.value, 0.0
+        if isinstance(read, Call) and read.function == "sub" \
+                and isinstance(read.arguments[1], Const):  # an integer less its zero point
+            self.zero, read = read.arguments[1].value, read.arguments[0]
         self.packed = WeightPanels("weight", self.o, 1, self.r, self.s, level.lanes, 1,
                                    "f32") if weighted else None
         self.maximum = total.reducer == "max"
@@ -304,6 +307,9 @@ class _DepthwiseLowering:
                          source.size)
             if not whole and column(s, p) not in held:
                 held[column(s, p)] = elements.load(asm, source.dtype, at, lanes)
+                if self.zero:
+                    asm.op("sub", held[column(s, p)], held[column(s, p)],
+                           asm.constant(self.zero))
             for i, r in uses:
                 (total,) = sums[i][p]
                 if taps:

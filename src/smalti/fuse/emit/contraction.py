@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from smalti.fuse.emit.depthwise import emit_depthwise, is_depthwise
+from smalti.fuse.emit.depthwise import emit_depthwise
+from smalti.fuse.emit.integers import centred, whole
 from smalti.fuse.placement import Placement
 from smalti.fuse.reader import Reader, broadcast
-from smalti.fuse.support import INTEGER_PRODUCTS
+from smalti.fuse.support import depthwise
 from smalti.fuse.window import conv_window, matrices, matrix_window
 from smalti.graph import Node, Value
 from smalti.kernel import build
-from smalti.kernel.build import Whole
-from smalti.kernel.form import Call, Const, Expr, Index, Load, axis
-
-
-def _whole(anchor: Node) -> Whole | None:
-    """What the factors of a product of integers are; None for one of f32."""
-    if anchor.operation.name not in INTEGER_PRODUCTS:
-        return None
-    a, b, a_zero, b_zero = anchor.inputs
-    zero = int(a_zero.data.flat[0]) if a_zero.kind == "constant" else None
-    return Whole(a.dtype == "i8", zero, int(b_zero.data.flat[0]))
-
-
-def _centred(read: Reader, anchor: Node, factor: Expr) -> Expr:
-    """The first factor of a product, less its zero point where it has one."""
-    if anchor.operation.name not in INTEGER_PRODUCTS:
-        return factor
-    zero = anchor.inputs[2]
-    point = read.value(zero, broadcast(zero, (Index(),) * len(zero.shape)))
-    return factor if point == Const(0.0) else Call("sub", (factor, point))
+from smalti.kernel.form import Load, axis
 
 
 def emit_product(placement: Placement, anchor: Node, last: Value) -> None:
@@ -38,13 +20,13 @@ def emit_product(placement: Placement, anchor: Node, last: Value) -> None:
     b, y, x, o = map(axis, "byxo")
     window, at = matrix_window(anchor), (b, y)[:len(outer)]
     read, total = Reader(placement), Load("sum", (b, y, x, o))
-    patch = _centred(read, anchor, read.value(data, broadcast(data, (*at, x, axis("c")))))
+    patch = centred(read, anchor, read.value(data, broadcast(data, (*at, x, axis("c")))))
     result = read.value(last, (*at, x, o), {anchor.output: total}, anchor)
     weight = matrices(weight, outer)
     out = placement.place(last)
     out = out.reshape((*out.shape[:-2], *(1,) * (2 - len(outer)), *out.shape[-2:]))
     kernel = build.contraction(window, patch, result, read.buffers(weight=weight, out=out),
-                               anchor.output.type.size // last.type.size, _whole(anchor))
+                               anchor.output.type.size // last.type.size, whole(anchor))
     placement.builder.add(kernel, read.views(weight=weight, out=out), anchor,
                           placement.decisions.reason(last), anchor.flops)
 
@@ -52,7 +34,7 @@ def emit_product(placement: Placement, anchor: Node, last: Value) -> None:
 def emit_convolution(placement: Placement, anchor: Node, last: Value) -> None:
     """Add the kernels of a convolution, up to the value `last` of its epilogue: a contraction for
     each group of channels, or a depthwise one where every group is a channel."""
-    if is_depthwise(anchor):
+    if depthwise(anchor):
         emit_depthwise(placement, anchor, last)
         return
     weight, groups, data = placement.view(anchor.inputs[1]), anchor.attributes["group"], \
@@ -65,7 +47,7 @@ def emit_convolution(placement: Placement, anchor: Node, last: Value) -> None:
         read, first = Reader(placement), part * window.out_channels
         at = (b, axis("c").plus(part * window.channels), y.plus(-window.pad[0]),
               x.plus(-window.pad[1]))
-        patch = _centred(read, anchor, read.value(data, at) if source is None
+        patch = centred(read, anchor, read.value(data, at) if source is None
                          else read.load(source, at))
         total = Load("sum", (b, y, x, o.plus(-first)))
         result = read.value(last, (b, o.plus(first), y, x), {anchor.output: total}, anchor)
@@ -77,6 +59,6 @@ def emit_convolution(placement: Placement, anchor: Node, last: Value) -> None:
         out = target.slice(1, part * made, (part + 1) * made)
         views = {"weight": weight.slice(0, first, end), "out": out.transpose((0, 2, 3, 1))}
         kernel = build.contraction(window, patch, result, read.buffers(**views),
-                                   window.out_channels // made, _whole(anchor))
+                                   window.out_channels // made, whole(anchor))
         placement.builder.add(kernel, read.views(**views), anchor,
                               placement.decisions.reason(last), anchor.flops // groups)

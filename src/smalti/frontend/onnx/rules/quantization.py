@@ -14,6 +14,7 @@ from smalti.frontend.onnx.rules.movement import part
 from smalti.frontend.onnx.tensors import dtype_of
 from smalti.graph import Value
 from smalti.graph.operation import DTYPES
+from smalti.graph.operations.contraction import FACTORS
 
 INTEGERS = ("u2", "i2", "u4", "i4", "u8", "i8", "u16", "i16", "i32")
 
@@ -88,6 +89,8 @@ def dequantize(call: NodeCall) -> Value:
     dtype = dtype_of(to, call.where) if to else scale.dtype
     axis, block = call.integer("axis", 1), call.integer("block_size", 0)
     y = cast(call, x, "f32")
+    if x.dtype in FACTORS:
+        zero = settled(call, zero)
     if zero is not None and x.dtype in INTEGERS:
         y = y - cast(call, spread(call, x, zero, axis, block), "f32")
     y = y * cast(call, spread(call, x, scale, axis, block), "f32")
@@ -99,15 +102,22 @@ def to_be_scaled(call: NodeCall, sums: Value) -> Value:
     return cast(call, sums, "f32")
 
 
-def zero_point(call: NodeCall, x: Value, zero: Value | None, axis: int) -> Value:
-    """The zero point of the factor `x` as products of integers take it: 0 where there is none.
+def settled(call: NodeCall, zero: Value | None) -> Value | None:
+    """The zero point `zero`; None where it is 0.
 
-    Several that stand in the file, one for each element along `axis`, are read when the program is
-    made, since products are simpler where all of them are 0, as nearly always.
+    Several that stand in the file, one for each channel, are read when the program is made, since
+    products are simpler where all of them are 0, as nearly always.
     """
     if zero is not None and zero.kind == "parameter":
         zero = call.constant(call.importer.known(zero), zero.dtype)
-    if zero is None or zero.kind == "constant" and not zero.data.any():
+    return None if zero is None or zero.kind == "constant" and not zero.data.any() else zero
+
+
+def zero_point(call: NodeCall, x: Value, zero: Value | None, axis: int) -> Value:
+    """The zero point of the factor `x`, one or one for each element along `axis`, as products of
+    integers take it: 0 where there is none."""
+    zero = settled(call, zero)
+    if zero is None:
         return call.constant(0, x.dtype)
     if len(zero.shape) > 1:  # one for each batch, matrix or image
         return zero

@@ -1,0 +1,27 @@
+"""The factors of products of integers: integers of 8 bits, less their zero points."""
+
+from __future__ import annotations
+
+from smalti.fuse.reader import Reader, broadcast
+from smalti.fuse.support import INTEGER_PRODUCTS
+from smalti.graph import Node
+from smalti.kernel.build import Whole
+from smalti.kernel.form import Call, Const, Expr, Index
+
+
+def whole(anchor: Node) -> Whole | None:
+    """What the factors of a product of integers are; None for one of f32."""
+    if anchor.operation.name not in INTEGER_PRODUCTS:
+        return None
+    a, _, a_zero, b_zero = anchor.inputs
+    zero = int(a_zero.data.flat[0]) if a_zero.kind == "constant" else None
+    return Whole(a.dtype == "i8", zero, int(b_zero.data.flat[0]))
+
+
+def centred(read: Reader, anchor: Node, factor: Expr) -> Expr:
+    """The first factor of a product, less its zero point where it has one."""
+    if anchor.operation.name not in INTEGER_PRODUCTS:
+        return factor
+    zero = anchor.inputs[2]
+    point = read.value(zero, broadcast(zero, (Index(),) * len(zero.shape)))
+    return factor if point == Const(0.0) else Call("sub", (factor, point))
