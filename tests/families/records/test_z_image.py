@@ -14,9 +14,13 @@ from safetensors.numpy import save_file
 from smalti import Pipeline
 from smalti.checkpoint import Checkpoint, inspect, load
 from smalti.checkpoint.adapters import AdapterFile
+from smalti.diffusion import residents
 from smalti.diffusion.noise import FlowLevels, find_schedule
+from smalti.diffusion.residents import Residents
+from smalti.diffusion.submodels import Submodels
 from smalti.errors import CheckpointError
 from smalti.families.expected import expected_tensors
+from smalti.runtime.cpu import streaming
 
 CONFIG = tiny.WORDLESS["z-image"]
 WIDTH = CONFIG.denoiser.hidden_size
@@ -149,3 +153,27 @@ def test_a_fused_layer_beside_its_parts_counts_once(tmp_path: Path, model: Check
     count, left = applied(tmp_path, model, {**parts, **twice})
     assert count == len(parts) and {name.split(".lora")[0] for name in left} == {
         "layers.0.attention.qkv", "layers.0.attention.to_out.0"}
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def test_weights_come_and_go_where_memory_is_short(
+        model: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "LARGE_BYTES", 1)
+    monkeypatch.setattr(residents, "resident_bytes", lambda: None)
+    monkeypatch.setattr(residents, "BASE_BYTES", 0)
+    monkeypatch.setattr(residents, "STAGED", 0)
+    shape, random = (2, 8, 8, 40), np.random.default_rng(0)
+    inputs = {"latent": random.standard_normal((2, 16, 8, 8), np.float32),
+              "timesteps": np.full(2, 500, np.float32),
+              "context": random.standard_normal((2, 40, 32), np.float32),
+              "mask": np.ones((2, 40), np.float32)}
+    plenty = Submodels(model, threads=1)
+    (expected,) = plenty.run("transformer", shape, **inputs).values()
+    program = plenty.bound("transformer", shape)
+    short = Submodels(model, threads=1, residents=Residents(
+        program.arena_bytes + int(0.7 * program.weights_bytes)))
+    (found,) = short.run("transformer", shape, **inputs).values()
+    assert found.tobytes() == expected.tobytes()
+    assert any("transformer" in line for line in short.said)
