@@ -11,6 +11,7 @@ from smalti.benchmark.weights import seeded
 from smalti.families.keys import Table, assembled, expressions, shape_of
 from smalti.models import (
     ChromaConfig,
+    Flux2Config,
     FluxConfig,
     FluxControlNetConfig,
     MMDiTConfig,
@@ -33,6 +34,9 @@ TINY_MMDIT = MMDiTConfig(hidden_size=32, heads=2, blocks=3, positions=8, in_chan
 TINY_Z_IMAGE = ZImageConfig(hidden_size=64, heads=2, mlp_size=170, blocks=2, refiners=1,
                             in_channels=4, out_channels=4, context_dim=24, vector_size=64,
                             axes=(8, 12, 12))
+
+TINY_FLUX2 = Flux2Config(hidden_size=64, heads=2, mlp_size=192, double_blocks=2, single_blocks=3,
+                         in_channels=16, out_channels=16, context_dim=24, axes=(8, 8, 8, 8))
 
 
 def filled(module: Any) -> Any:
@@ -116,6 +120,17 @@ def mmdit_module(config: MMDiTConfig) -> Any:
         out_channels=config.out_channels, pos_embed_max_size=config.positions,
         dual_attention_layers=tuple(range(config.dual_blocks)),
         qk_norm="rms_norm" if config.qk_norm else None)
+
+
+def flux2_module(config: Flux2Config) -> Any:
+    """diffusers' Flux2Transformer2DModel."""
+    from diffusers import Flux2Transformer2DModel
+
+    return Flux2Transformer2DModel(
+        in_channels=config.in_channels, num_layers=config.double_blocks,
+        num_single_layers=config.single_blocks, attention_head_dim=config.head_dim,
+        num_attention_heads=config.heads, joint_attention_dim=config.context_dim,
+        axes_dims_rope=config.axes, guidance_embeds=config.guidance)
 
 
 def z_image_module(config: ZImageConfig) -> Any:

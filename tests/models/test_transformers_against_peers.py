@@ -10,11 +10,13 @@ import pytest
 from transformer_peers import (
     TINY_CHROMA,
     TINY_FLUX,
+    TINY_FLUX2,
     TINY_MMDIT,
     TINY_T5,
     TINY_Z_IMAGE,
     chroma_module,
     filled,
+    flux2_module,
     flux_module,
     image_ids,
     mmdit_module,
@@ -27,6 +29,7 @@ from transformer_peers import (
 from smalti.benchmark.agreement import relative_error
 from smalti.families.keys import (
     CHROMA_DIFFUSERS,
+    FLUX2_DIFFUSERS,
     FLUX_DIFFUSERS,
     T5_TRANSFORMERS,
     Z_IMAGE_DIFFUSERS,
@@ -35,6 +38,9 @@ from smalti.families.keys import (
 from smalti.graph import Graph, evaluate
 from smalti.models import (
     CHROMA,
+    FLUX2_DEV,
+    FLUX2_KLEIN_4B,
+    FLUX2_KLEIN_9B,
     FLUX_DEV,
     FLUX_SCHNELL,
     SD3_MEDIUM,
@@ -44,6 +50,7 @@ from smalti.models import (
     Z_IMAGE,
     chroma_graph,
     chroma_modulation_graph,
+    flux2_graph,
     flux_graph,
     mmdit_graph,
     t5_graph,
@@ -203,6 +210,41 @@ def test_mmdit(name: str, height: int, width: int) -> None:
         assert relative_error(found, expected) <= DENOISER_ERROR_MAX
 
 
+# ---------------------------------------------------------------------- FLUX.2
+
+
+FLUX2 = {
+    "klein": TINY_FLUX2,
+    "dev, three heads": replace(TINY_FLUX2, hidden_size=96, heads=3, mlp_size=288, double_blocks=1,
+                                single_blocks=1, guidance=True),
+}
+
+
+@pytest.mark.parametrize("name", FLUX2)
+def test_flux2(name: str) -> None:
+    import torch
+    from diffusers import Flux2Pipeline
+
+    config, height, width, length = FLUX2[name], 3, 5, 7
+    module = filled(flux2_module(config))
+    weights = weights_of(module, FLUX2_DIFFUSERS, DENOISER)
+    latent = normal(1, 2, config.in_channels, height, width)
+    context = normal(2, 2, length, config.context_dim)
+    timesteps = np.array([1000, 250.5], np.float32)
+    guidance = {"guidance": np.array([4, 1], np.float32)} if config.guidance else {}
+    found = result(flux2_graph(config, 2, height, width, length), weights, latent=latent,
+                   timesteps=timesteps, context=context, **guidance)
+    image = torch.tensor(latent)
+    with torch.no_grad():
+        tokens = module(
+            image.flatten(2).transpose(1, 2), torch.tensor(context), torch.tensor(timesteps) / 1000,
+            Flux2Pipeline._prepare_latent_ids(image)[0],
+            Flux2Pipeline._prepare_text_ids(torch.tensor(context))[0],
+            torch.tensor(guidance["guidance"]) if guidance else None, return_dict=False)[0]
+    expected = tokens.transpose(1, 2).reshape(latent.shape).numpy()
+    assert relative_error(found, expected) <= DENOISER_ERROR_MAX
+
+
 # ---------------------------------------------------------------------- Z-Image
 
 
@@ -266,6 +308,15 @@ def test_full_size_chroma() -> None:
         module = chroma_module(CHROMA)
     graphs = chroma_graph(CHROMA, 1, 8, 8, 4), chroma_modulation_graph(CHROMA)
     assert_same_shapes(module, CHROMA_DIFFUSERS, *graphs, prefix=DENOISER)
+
+
+@pytest.mark.parametrize("config", [FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, FLUX2_DEV])
+def test_full_size_flux2(config: object) -> None:
+    import torch
+
+    with torch.device("meta"):
+        module = flux2_module(config)
+    assert_same_shapes(module, FLUX2_DIFFUSERS, flux2_graph(config, 1, 4, 4, 4), prefix=DENOISER)
 
 
 def test_full_size_z_image() -> None:

@@ -15,6 +15,7 @@ from smalti.graph import Graph
 from smalti.models import (
     CHROMA,
     CLIP_L,
+    FLUX2_KLEIN_4B,
     FLUX_DEV,
     FLUX_VAE,
     OPENCLIP_G,
@@ -43,6 +44,7 @@ from smalti.models import (
     chroma_graph,
     clip_text_graph,
     controlnet_graph,
+    flux2_graph,
     flux_controlnet_graph,
     flux_double_block_graph,
     flux_graph,
@@ -136,6 +138,7 @@ def published() -> Graphs:
         "FLUX.1 modulation": partial(flux_modulation_graph, FLUX_DEV, 1),
         "FLUX.1 double block": partial(flux_double_block_graph, FLUX_DEV, 1024, 256),
         "Chroma 512x512": partial(chroma_graph, CHROMA, 1, 64, 64, 256, masked=True),
+        "FLUX.2 klein 1024x1024": partial(flux2_graph, FLUX2_KLEIN_4B, 1, 64, 64, 512),
         "Z-Image 1024x1024": partial(z_image_graph, Z_IMAGE, 2, 128, 128, 64),
         "Z-Image block": partial(z_image_block_graph, Z_IMAGE, 1024),
         "TAESD decoder 512x512": partial(taesd_decoder_graph, TAESD, 1, 64, 64),

@@ -35,6 +35,7 @@ from smalti.models.flux import (
     flux_graph,
     flux_modulation_graph,
 )
+from smalti.models.flux2 import flux2_graph
 from smalti.models.flux_controlnet import flux_control_places, flux_controlnet_graph
 from smalti.models.language import language_graph
 from smalti.models.language_config import QWEN3_4B, QWEN25_7B, LanguageConfig
@@ -48,6 +49,9 @@ from smalti.models.taesd import taesd_decoder_graph, taesd_encoder_graph
 from smalti.models.tileable import tileable
 from smalti.models.transformer_config import (
     CHROMA,
+    FLUX2_DEV,
+    FLUX2_KLEIN_4B,
+    FLUX2_KLEIN_9B,
     FLUX_DEV,
     FLUX_SCHNELL,
     SD3_MEDIUM,
@@ -56,6 +60,7 @@ from smalti.models.transformer_config import (
     T5_XXL,
     Z_IMAGE,
     ChromaConfig,
+    Flux2Config,
     FluxConfig,
     FluxControlNetConfig,
     MMDiTConfig,
@@ -69,14 +74,15 @@ from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
 from smalti.models.z_image import z_image_block_graph, z_image_graph
 
 __all__ = [
-    "CHROMA", "CLIP_L", "FLUX_DEV", "FLUX_SCHNELL", "FLUX_VAE", "OPENCLIP_G", "OPENCLIP_H",
-    "QWEN25_7B", "QWEN3_4B", "SD15", "SD1_UNET", "SD2_UNET", "SD35_LARGE", "SD35_MEDIUM",
-    "SD3_MEDIUM", "SD3_VAE", "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET",
-    "T5_XXL", "TAESD", "TAESD3", "VEGA_UNET", "Z_IMAGE", "ChromaConfig", "ClipTextConfig",
-    "ControlNetConfig", "FluxConfig", "FluxControlNetConfig", "LanguageConfig", "MMDiTConfig",
-    "MMDiTControlNetConfig", "MobileNetV2Config", "ModelConfig", "RrdbConfig", "SrvggConfig",
-    "T5Config", "TaesdConfig", "UNetConfig", "VaeConfig", "ZImageConfig", "chroma_graph",
-    "chroma_modulation_graph", "clip_text_graph", "controlnet_graph", "flux_control_places",
+    "CHROMA", "CLIP_L", "FLUX2_DEV", "FLUX2_KLEIN_4B", "FLUX2_KLEIN_9B", "FLUX_DEV", "FLUX_SCHNELL",
+    "FLUX_VAE", "OPENCLIP_G", "OPENCLIP_H", "QWEN25_7B", "QWEN3_4B", "SD15", "SD1_UNET", "SD2_UNET",
+    "SD35_LARGE", "SD35_MEDIUM", "SD3_MEDIUM", "SD3_VAE", "SDXL_REFINER_UNET", "SDXL_UNET",
+    "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL", "TAESD", "TAESD3", "VEGA_UNET", "Z_IMAGE",
+    "ChromaConfig", "ClipTextConfig", "ControlNetConfig", "Flux2Config", "FluxConfig",
+    "FluxControlNetConfig", "LanguageConfig", "MMDiTConfig", "MMDiTControlNetConfig",
+    "MobileNetV2Config", "ModelConfig", "RrdbConfig", "SrvggConfig", "T5Config", "TaesdConfig",
+    "UNetConfig", "VaeConfig", "ZImageConfig", "chroma_graph", "chroma_modulation_graph",
+    "clip_text_graph", "controlnet_graph", "flux2_graph", "flux_control_places",
     "flux_controlnet_graph", "flux_double_block_graph", "flux_graph", "flux_modulation_graph",
     "language_graph", "mmdit_graph", "mobilenet_v2_graph", "rrdb_graph", "sd3_control_places",
     "sd3_controlnet_graph", "srvgg_graph", "t5_graph", "taesd_decoder_graph", "taesd_encoder_graph",

@@ -276,7 +276,7 @@ def double_block(img: Value, txt: Value, modulations: dict[str, list[Value]], co
         shift, scale = modulations[name][:2]
         normal = modulated_norm(x, shift, scale, config.eps)
         with g.scope(f"{name}_attn"):
-            products.append(linear(normal, "qkv", 3 * width))                 # [n, t, 3 c]
+            products.append(linear(normal, "qkv", 3 * width, bias=config.bias))  # [n, t, 3 c]
             turned.append([_turned(products[-1], number, part, rows(cos, start, end),
                                    rows(sin, start, end), config)
                            for number, part in enumerate(("query_norm", "key_norm"))])
@@ -298,13 +298,14 @@ def single_block(x: Value, modulations: list[Value], cos: Value, sin: Value, con
     g, (n, _, width) = x.graph, x.shape
     shift, scale, gate = modulations
     parts = linear(modulated_norm(x, shift, scale, config.eps), "linear1",
-                   3 * width + config.mlp_size)                               # [n, t, 3 c + m]
+                   3 * width + config.inner_size, bias=config.bias)           # [n, t, 3 c + m]
     q, k = (_turned(parts, number, part, cos, sin, config)
             for number, part in enumerate(("query_norm", "key_norm")))
     v = g.apply("slice", parts, axis=2, start=2 * width, end=3 * width)
     hidden = g.apply("slice", parts, axis=2, start=3 * width, end=parts.shape[2])
     mixed = _attention(q, k, v, mask, config)
-    y = linear(g.apply("concat", mixed, gelu_tanh(hidden), axis=2), "linear2", width)
+    y = linear(g.apply("concat", mixed, _activated(hidden, config), axis=2), "linear2", width,
+               bias=config.bias)
     return x + gate.reshape(n, 1, width) * y
 
 
@@ -338,7 +339,19 @@ def _behind(x: Value, mixed: Value, name: str, modulations: list[Value],
     """x + gate * projection of what attention gave, then x + gate * MLP of it."""
     g, (n, _, width) = x.graph, x.shape
     _, _, gate, shift, scale, mlp_gate = modulations
-    x = x + gate.reshape(n, 1, width) * linear(mixed, f"{name}_attn.proj", width)
+    y = linear(mixed, f"{name}_attn.proj", width, bias=config.bias)
+    x = x + gate.reshape(n, 1, width) * y
     with g.scope(f"{name}_mlp"):
-        y = gelu_tanh(linear(modulated_norm(x, shift, scale, config.eps), "0", config.mlp_size))
-        return x + mlp_gate.reshape(n, 1, width) * linear(y, "2", width)
+        y = linear(modulated_norm(x, shift, scale, config.eps), "0", config.inner_size,
+                   bias=config.bias)
+        y = linear(_activated(y, config), "2", width, bias=config.bias)
+        return x + mlp_gate.reshape(n, 1, width) * y
+
+
+def _activated(x: Value, config: FluxConfig) -> Value:
+    """What the second layer of an MLP reads [n, t, mlp_size]."""
+    if not config.gated:
+        return gelu_tanh(x)
+    gate, hidden = (x.graph.apply("slice", x, axis=2, start=i * config.mlp_size,
+                                  end=(i + 1) * config.mlp_size) for i in range(2))
+    return silu(gate) * hidden

@@ -77,6 +77,17 @@ class FluxConfig(DenoiserConfig):
     rotary_base: float = 10000.0
     reference: bool = False
 
+    bias = True
+    """Whether linear layers have biases."""
+
+    gated = False
+    """Whether the first layer of an MLP gives gates, too."""
+
+    @property
+    def inner_size(self) -> int:
+        """Channels that the first layer of an MLP gives."""
+        return self.mlp_size * (2 if self.gated else 1)
+
     @property
     def head_dim(self) -> int:
         """Channels per attention head."""
@@ -127,6 +138,34 @@ class ChromaConfig(FluxConfig):
     approximator_size: int = 5120
     approximator_layers: int = 5
     approximator_features: int = 64
+
+
+@dataclass(frozen=True)
+class Flux2Config(FluxConfig):
+    """FLUX.2 (Black Forest Labs 2025): gated MLPs, no biases, and no vector of the text.
+
+    What modulates is the same for all blocks of a kind. A pixel of the latent is a token: its
+    autoencoder makes one of 16 x 16 pixels of the picture. `axes` are the channels of a head that
+    turn with the number of a picture, row, column, and the place in the text.
+    """
+
+    double_blocks: int = 5
+    single_blocks: int = 20
+    in_channels: int = 128
+    out_channels: int = 128
+    context_dim: int = 7680
+    pooled_dim: int = 0
+    guidance: bool = False
+    axes: tuple[int, ...] = (32, 32, 32, 32)
+    rotary_base: float = 2000.0
+
+    bias = False
+    gated = True
+
+    @property
+    def multiple(self) -> int:
+        """Any size of a latent will do."""
+        return 1
 
 
 @dataclass(frozen=True)
@@ -246,6 +285,17 @@ FLUX_DEV = FluxConfig(hidden_size=3072, heads=24, mlp_size=12288)
 
 FLUX_SCHNELL = replace(FLUX_DEV, guidance=False)
 """Flux.1 schnell."""
+
+FLUX2_KLEIN_4B = Flux2Config(hidden_size=3072, heads=24, mlp_size=9216)
+"""FLUX.2 klein of 3.9 billion parameters."""
+
+FLUX2_KLEIN_9B = Flux2Config(hidden_size=4096, heads=32, mlp_size=12288, double_blocks=8,
+                             single_blocks=24, context_dim=12288)
+"""FLUX.2 klein of 9.1 billion parameters."""
+
+FLUX2_DEV = Flux2Config(hidden_size=6144, heads=48, mlp_size=18432, double_blocks=8,
+                        single_blocks=48, context_dim=15360, guidance=True)
+"""FLUX.2 dev, 32 billion parameters."""
 
 CHROMA = ChromaConfig(hidden_size=3072, heads=24, mlp_size=12288)
 """Chroma1, 8.9 billion parameters."""

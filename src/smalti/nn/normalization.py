@@ -80,18 +80,19 @@ def modulated_norm(x: Value, shift: Value | None, scale: Value, eps: float = 1e-
     return scaled if shift is None else scaled + shift.reshape(n, 1, width)
 
 
-def modulation(vec: Value, name: str, count: int) -> list[Value]:
+def modulation(vec: Value, name: str, count: int, *, bias: bool = True) -> list[Value]:
     """`count` vectors [n, c] that modulate a block, of what it is conditioned on, vec [n, c].
 
     They go in threes: shift, scale and gate; where only two are asked for there is no gate. Reads
-    `name.weight` [count * c, c] and `name.bias`. Peebles & Xie 2022, as `modulated_norm`.
+    `name.weight` [count * c, c] and, with `bias`, `name.bias`. Peebles & Xie 2022, as
+    `modulated_norm`.
 
     >>> from smalti.graph import Graph
     >>> [part.shape for part in modulation(Graph().input("vec", (2, 48)), "lin", 3)]
     [(2, 48), (2, 48), (2, 48)]
     """
     width = vec.shape[1]
-    parts = linear(silu(vec), name, count * width)
+    parts = linear(silu(vec), name, count * width, bias=bias)
     return [vec.graph.apply("slice", parts, axis=1, start=i * width, end=(i + 1) * width)
             for i in range(count)]
 

@@ -9,6 +9,7 @@ from smalti.errors import CheckpointError
 from smalti.families.keys import (
     CHROMA_DIFFUSERS,
     CHROMA_ORIGINAL,
+    FLUX2_DIFFUSERS,
     FLUX_DIFFUSERS,
     FLUX_ORIGINAL,
     SD3_ORIGINAL,
@@ -23,12 +24,14 @@ from smalti.families.keys import (
 )
 from smalti.models import (
     CHROMA,
+    FLUX2_DEV,
     FLUX_DEV,
     SD35_MEDIUM,
     T5_XXL,
     Z_IMAGE,
     chroma_graph,
     chroma_modulation_graph,
+    flux2_graph,
     flux_graph,
     mmdit_graph,
     t5_graph,
@@ -47,6 +50,7 @@ MODELS = {
     "chroma original": (CHROMA_ORIGINAL, CHROMA_BOTH),
     "sd3 diffusers": (sd3_diffusers(SD35_MEDIUM.blocks), SD3),
     "sd3 original": (SD3_ORIGINAL, SD3),
+    "flux2 diffusers": (FLUX2_DIFFUSERS, (flux2_graph(FLUX2_DEV, 1, 4, 4, 4),)),
     "z-image diffusers": (Z_IMAGE_DIFFUSERS, Z_IMAGES),
     "t5 gguf": (T5_GGUF, T5),
     "t5 transformers": (T5_TRANSFORMERS, T5),

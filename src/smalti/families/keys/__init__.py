@@ -9,6 +9,7 @@ from smalti.families.keys.flux import (
     FLUX_DIFFUSERS,
     FLUX_ORIGINAL,
 )
+from smalti.families.keys.flux2 import FLUX2_DIFFUSERS
 from smalti.families.keys.sd3 import (
     SD3_CONTROLNET_DIFFUSERS,
     SD3_ORIGINAL,
@@ -27,8 +28,9 @@ from smalti.families.keys.t5 import T5_GGUF, T5_TRANSFORMERS
 from smalti.families.keys.z_image import Z_IMAGE_DIFFUSERS
 
 __all__ = [
-    "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "CLIP_OPENCLIP", "FLUX_CONTROLNET_DIFFUSERS",
-    "FLUX_CONTROLNET_ORIGINAL", "FLUX_DIFFUSERS", "FLUX_ORIGINAL", "SD3_CONTROLNET_DIFFUSERS",
-    "SD3_ORIGINAL", "T5_GGUF", "T5_TRANSFORMERS", "Z_IMAGE_DIFFUSERS", "Expression", "StoredRows",
-    "Table", "assembled", "expressions", "sd35_controlnet", "sd3_diffusers", "shape_of",
+    "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "CLIP_OPENCLIP", "FLUX2_DIFFUSERS",
+    "FLUX_CONTROLNET_DIFFUSERS", "FLUX_CONTROLNET_ORIGINAL", "FLUX_DIFFUSERS", "FLUX_ORIGINAL",
+    "SD3_CONTROLNET_DIFFUSERS", "SD3_ORIGINAL", "T5_GGUF", "T5_TRANSFORMERS", "Z_IMAGE_DIFFUSERS",
+    "Expression", "StoredRows", "Table", "assembled", "expressions", "sd35_controlnet",
+    "sd3_diffusers", "shape_of",
 ]

@@ -1,0 +1,94 @@
+"""FLUX.2 (Black Forest Labs 2025): the blocks of Flux.1 with gated MLPs and without biases, all
+modulated by the same vectors.
+
+Names are those of the original checkpoint (`double_stream_modulation_img.lin.weight`, ...).
+"""
+
+from __future__ import annotations
+
+from smalti.errors import InputError
+from smalti.graph import Graph, Value
+from smalti.models.flux import (
+    GUIDANCE_UNIT,
+    PREFIX,
+    TIME_FEATURES,
+    double_block,
+    rows,
+    single_block,
+)
+from smalti.models.transformer_config import Flux2Config
+from smalti.nn import (
+    from_tokens,
+    grid_angles,
+    linear,
+    modulated_norm,
+    modulation,
+    silu,
+    timestep_embedding,
+    to_tokens,
+)
+
+
+def flux2_graph(config: Flux2Config, batch: int, height: int, width: int, length: int) -> Graph:
+    """One evaluation of the denoiser; `height` and `width` are those of the latent.
+
+    latent f32[batch, in_channels, height, width], context f32[batch, length, context_dim] of the
+    text encoder, timesteps f32[batch] from 0 to 1000 (noise), and with `config.guidance` also
+    guidance f32[batch] (such as 4) -> prediction f32[batch, out_channels, height, width], the
+    velocity from picture to noise. All tokens of the text are seen. Raises InputError for axes that
+    do not make up a head.
+
+    >>> from smalti.models import FLUX2_KLEIN_4B
+    >>> g = flux2_graph(FLUX2_KLEIN_4B, batch=1, height=64, width=48, length=512)
+    >>> list(g.inputs), g.outputs["prediction"].shape
+    (['latent', 'context', 'timesteps'], (1, 128, 64, 48))
+    """
+    if sum(config.axes) != config.head_dim:
+        raise InputError(f"rotary axes of {config.axes} channels do not make up a head of "
+                         f"{config.head_dim}")
+    g = Graph("flux2")
+    latent = g.input("latent", (batch, config.in_channels, height, width))
+    context = g.input("context", (batch, length, config.context_dim))
+    timesteps = g.input("timesteps", (batch,))
+    guidance = g.input("guidance", (batch,)) if config.guidance else None
+    with g.scope(PREFIX):
+        vec = _embedded(timesteps, "time_in", config)
+        if guidance is not None:
+            vec = vec + _embedded(guidance * GUIDANCE_UNIT, "guidance_in", config)
+        double = {stream: modulation(vec, f"double_stream_modulation_{stream}.lin", 6, bias=False)
+                  for stream in ("img", "txt")}
+        single = modulation(vec, "single_stream_modulation.lin", 3, bias=False)
+        img = linear(to_tokens(latent), "img_in", config.hidden_size, bias=False)  # [n, i, c]
+        txt = linear(context, "txt_in", config.hidden_size, bias=False)            # [n, t, c]
+        cos, sin = _angles(g, height, width, length, config)
+        for i in range(config.double_blocks):
+            with g.scope(f"double_blocks.{i}"):
+                img, txt = double_block(img, txt, double, cos, sin, config)
+        x = g.apply("concat", txt, img, axis=1)
+        for i in range(config.single_blocks):
+            with g.scope(f"single_blocks.{i}"):
+                x = single_block(x, single, cos, sin, config)
+        with g.scope("final_layer"):
+            shift, scale = modulation(vec, "adaLN_modulation.1", 2, bias=False)
+            x = modulated_norm(rows(x, length, x.shape[1]), shift, scale, config.eps)
+            x = linear(x, "linear", config.out_channels, bias=False)
+            g.output("prediction", from_tokens(x, height, width))
+    return g
+
+
+def _embedded(number: Value, name: str, config: Flux2Config) -> Value:
+    """What stands for a time, or for the strength of guidance in thousandths [n, c]."""
+    x = timestep_embedding(number, TIME_FEATURES)
+    with number.graph.scope(name):
+        x = silu(linear(x, "in_layer", config.hidden_size, bias=False))
+        return linear(x, "out_layer", config.hidden_size, bias=False)
+
+
+def _angles(g: Graph, height: int, width: int, length: int,
+            config: Flux2Config) -> tuple[Value, Value]:
+    """Of the tokens of the text, at (0, 0, 0, place), then of those of the image, at (0, row,
+    column, 0)."""
+    texts = grid_angles(g, (length,), 0, config.axes, config.rotary_base)
+    images = grid_angles(g, (height, width, 1), 0, config.axes, config.rotary_base)
+    cos, sin = (g.apply("concat", text, image, axis=1) for text, image in zip(texts, images))
+    return cos, sin
