@@ -17,7 +17,7 @@ from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.request import request
 from smalti.diffusion.result import Stopwatch
 from smalti.diffusion.submodels import Submodels
-from smalti.families import family_of
+from smalti.families import family_of, t5
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_what_may_give_other_states_is_read_again(tmp_path: Path, read: list[int
     os.utime(path, ns=(0, 1))
     steering(path, "a red apple", "a red apple")
     assert read == [1, 1, 1]
-    name = f"{tiny.T5_PREFIX}encoder.final_layer_norm.weight"
+    name = f"{t5.XXL.inside}encoder.final_layer_norm.weight"
     other = tiny.write(tmp_path / "c.safetensors", {**stored, name: stored[name] * 2})
     os.utime(other, ns=(0, 1))
     steering(other, "a red apple", "a red apple")

@@ -83,6 +83,11 @@ class Checkpoint:
         """
         self._tensor(name).drop()
 
+    def files(self, start: str) -> list[Path]:
+        """The files that hold weights whose names start so."""
+        return sorted({Path(tensor.file.path) for name, tensor in self._tensors.items()
+                       if name.startswith(start)})
+
     def digest(self, start: str) -> str:
         """What tells the weights whose names start so from others: of each its name, place, dtype,
         shape and the numbers at its ends; size and time of the files, wherever these lie."""
@@ -93,7 +98,7 @@ class Checkpoint:
             for stored in tensor.stored_names:
                 numbers = tensor.file.raw(stored).reshape(-1)
                 found.update(numbers[:ENDS].tobytes() + numbers[-ENDS:].tobytes())
-        for path in sorted({Path(tensor.file.path) for tensor in tensors.values()}):
+        for path in self.files(start):
             with suppress(FileNotFoundError):  # removed since; it is read all the same
                 status = path.stat()
                 found.update(f"{status.st_size} {status.st_mtime_ns}\n".encode())

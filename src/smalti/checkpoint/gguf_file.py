@@ -13,6 +13,7 @@ import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,8 @@ ALIGNMENT_MAX = 1 << 16
 """What the starts of tensors may be multiples of: llama.cpp writes 32, no page is above 65536."""
 NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q",
            11: "<q", 12: "<d"}
+TOKENIZER = "tokenizer.ggml."
+"""What the keys about the tokenizer begin with."""
 TEXT, ARRAY = VALUE_TYPES["str"], VALUE_TYPES["array"]
 PLAIN = {number: name.upper() for name, number in TENSOR_TYPES.items()}
 BLOCKS = {format.id: name for name, format in FORMATS.items()}
@@ -127,6 +130,44 @@ class GgufFile(MappedTensors):
                                   " again")
         stated = self.metadata.pop(ORIGINAL_SHAPE + record.name, None)
         return BlockEntry(dtype, _original(cursor, record.name, shape, stated), begin, end, shape)
+
+
+def tokenizer_entries(path: Path) -> dict[str, Any]:
+    """What a GGUF file says of its tokenizer, by key without what these begin with: texts, and
+    lists of texts and of numbers, whole. Raises CheckpointError for a damaged file."""
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        cursor = _Cursor(path, data)
+        _, _, pairs = _counts(cursor)
+        found: dict[str, Any] = {}
+        for _ in range(pairs):
+            key = cursor.text()
+            if key.startswith(TOKENIZER):
+                found[key.removeprefix(TOKENIZER)] = _value(cursor)
+            else:
+                _text_of(cursor)
+    return found
+
+
+def _value(cursor: _Cursor) -> Any:
+    """The next value, whole: a text, which may be of any length that the file has, a number, or a
+    list of these."""
+    kind = cursor.whole("<I")
+    if kind != ARRAY:
+        return cursor.number(NUMBERS[kind]) if kind in NUMBERS else _long_text(cursor, kind)
+    kind, count = cursor.whole("<I"), cursor.whole("<Q")
+    cursor.items_left -= count
+    if cursor.items_left < 0:
+        raise cursor.fault(f"arrays of over {ARRAY_ITEMS_MAX} values")
+    if kind in NUMBERS:
+        form = struct.Struct(f"<{count}{NUMBERS[kind][1]}")
+        return list(form.unpack(cursor.bytes(form.size)))
+    return [_long_text(cursor, kind) for _ in range(count)]
+
+
+def _long_text(cursor: _Cursor, kind: int) -> str:
+    if kind != TEXT:
+        raise cursor.fault(f"a value of type {kind}")
+    return cursor.bytes(cursor.whole("<Q")).decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)

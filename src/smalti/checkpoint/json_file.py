@@ -11,11 +11,11 @@ JSON_BYTES_MAX = 10_000_000
 """Of an index of shards or a configuration: one line for each tensor, a hundred bytes each."""
 
 
-def read_json(path: Path) -> dict[str, object]:
-    """A JSON object from a file of at most 10 MB. Raises `CheckpointError`."""
+def read_json(path: Path, bytes_max: int = JSON_BYTES_MAX) -> dict[str, object]:
+    """A JSON object from a file of at most 10 MB, or what is told. Raises `CheckpointError`."""
     try:
-        if path.stat().st_size > JSON_BYTES_MAX:
-            raise CheckpointError(f"{path} has over {JSON_BYTES_MAX} bytes; expected a short JSON")
+        if path.stat().st_size > bytes_max:
+            raise CheckpointError(f"{path} has over {bytes_max} bytes; expected a short JSON")
         value = json.loads(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error

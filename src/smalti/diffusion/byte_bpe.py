@@ -63,6 +63,11 @@ class BytePairs:
     padding: int
     words: str = QWEN_WORDS
 
+    @property
+    def count(self) -> int:
+        """All numbers that a text may become are below this one."""
+        return 1 + max(*self.bytes, *self.made, *self.special.values())
+
 
 class ByteBpe:
     """A vocabulary, and what it makes of texts."""

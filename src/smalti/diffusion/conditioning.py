@@ -20,15 +20,20 @@ from smalti.diffusion.request import Request
 from smalti.diffusion.result import Stopwatch
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.tokenizer import END, POSITIONS
+from smalti.diffusion.vocabulary_file import brought_along
 from smalti.diffusion.words import rows_of, widths
+from smalti.errors import CheckpointError
 from smalti.families import Text, family_of
 from smalti.families.parts import TEXTS
 from smalti.families.record import Circumstances, Encoded
 from smalti.models.config import ModelConfig
 
-TOKENIZERS: Mapping[str, Callable[[], t5_tokenizer.T5Tokenizer | byte_bpe.ByteBpe]] = {
+Tokenizer = t5_tokenizer.T5Tokenizer | byte_bpe.ByteBpe
+TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {
     "t5": t5_tokenizer.shipped, "qwen3": byte_bpe.qwen3, "qwen2": byte_bpe.qwen2}
 """Name of a tokenizer of plain texts -> what makes it; see `TextEncoder.tokenizer`."""
+BYTE_LEVEL = ("qwen3", "qwen2")
+"""Those that a model may bring a vocabulary of its own for."""
 SHOWN_MAX = 200  # characters of a text that is quoted in a warning
 TEXT_BATCH = 2
 """What text encoders read at once; a prompt and a negative prompt without more to them are that."""
@@ -220,7 +225,7 @@ class Encoder:
         """The plain text of each reading, and warnings about what of it was not read."""
         text = self.text
         low, high = text.tokens(self.submodels.checkpoint.config.denoiser)
-        tokenizer = TOKENIZERS[text.encoder.tokenizer]()
+        tokenizer = self._tokenizer()
         read = [tokenizer.encode(text.template.format(reading.text), high) for reading in readings]
         behind = text.template.partition("{}")[2]  # the prompt, as it may be cut off
         cut = [f"{reading.what} is longer than the {tokens.count} tokens that the model reads; not "
@@ -270,6 +275,20 @@ class Encoder:
             if place := places[key]:
                 known_states.keep(place, known[key])
         return {name: np.stack([known[key][name] for key in keys]) for name in known[keys[0]]}
+
+    def _tokenizer(self) -> Tokenizer:
+        """That which a language model brings along, else the shipped one. Raises CheckpointError
+        for one of more tokens than the encoder has rows for."""
+        encoder, checkpoint = self.text.encoder, self.submodels.checkpoint
+        own = brought_along(checkpoint.files(encoder.inside)) \
+            if encoder.tokenizer in BYTE_LEVEL else None
+        rows = checkpoint.config.texts[encoder.name].vocab_size
+        if own is not None and own.vocabulary.count > rows:
+            raise CheckpointError(
+                f"{checkpoint.report.path}: the tokenizer beside {encoder.title} has "
+                f"{own.vocabulary.count} tokens, the encoder rows for {rows}; take the tokenizer "
+                f"that it was published with")
+        return own or TOKENIZERS[encoder.tokenizer]()
 
     def _place(self, key: Hashable) -> str | None:
         """Where on disk the states of a row are kept; None where they are not."""
