@@ -101,6 +101,17 @@ def test_a_record_is_known_by_what_decides_its_picture(tmp_path: Path) -> None:
         {"prompt": "a", "steps": 4})[0].digest
 
 
+def test_a_network_may_be_given_by_name(tmp_path: Path) -> None:
+    Image.new("RGB", (2, 2)).save(tmp_path / "a.png")
+    control = {"model": "hf:org/canny", "image": "a.png"}
+    [found] = made({"prompt": "a", "hires": 2, "hires_upscaler": "hf:org/esrgan",
+                    "controls": [control]}, folder=tmp_path)
+    assert found.options["hires_upscaler"] == "hf:org/esrgan"
+    assert found.options["controls"] == [{**control, "image": str(tmp_path / "a.png")}]
+    with pytest.raises(InputError, match="image is .*hf:org/a, which is no file"):
+        made({"prompt": "a", "image": "hf:org/a"}, folder=tmp_path)
+
+
 def test_seeds_that_are_drawn_are_the_same_at_the_next_start() -> None:
     rows = [{"prompt": "a", "seed": -1}, {"prompt": "a", "seed": -1}, {"prompt": "b", "seed": -1},
             {"prompt": "a", "variation_strength": .1}]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli.test_commands import refused, run
 from fetch.conftest import hub
-from hub_server import HubServer
+from hub_server import Handler, HubServer, sha256
 from PIL import Image
 from safetensors.numpy import save
 from tiny_model import METADATA, tiny_weights
@@ -70,3 +76,43 @@ def test_a_search_lists_the_catalogue_and_the_hub(named: HubServer) -> None:
     assert "nothing in the catalogue has 'zebra'" in run("models", "search", "zebra").stdout
     assert "hf:org/tiny                  7 downloads a month" in run(
         "models", "search", "--hub", "tiny").stdout
+
+
+@pytest.mark.sweep  # starts processes, and slows the server
+def test_a_download_that_is_killed_goes_on(named: HubServer, tmp_path: Path,
+                                           environment: dict[str, str]) -> None:
+    def slowly(handler: Handler) -> bool:
+        """A tenth of the content, then nothing for long."""
+        asked = re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range", ""))
+        start = int(asked[1]) if asked else 0
+        handler.send_response(206 if asked else 200)
+        handler.send_header("Content-Length", str(len(MODEL) - start))
+        if asked:
+            handler.send_header("Content-Range", f"bytes {start}-{len(MODEL) - 1}/{len(MODEL)}")
+        handler.end_headers()
+        handler.wfile.write(MODEL[start:start + len(MODEL) // 2])
+        handler.wfile.flush()
+        handler.rfile.read(1)  # until the client has gone
+        handler.close_connection = True
+        return True
+
+    asked = [sys.executable, "-m", "smalti", "models", "get", "hf:org/tiny"]
+    where = {**environment, "HF_ENDPOINT": named.url, "HF_HUB_CACHE": str(tmp_path / "hub"),
+             "SMALTI_MODELS": str(tmp_path / "models"), "HF_TOKEN": "hf_secret"}
+    part = tmp_path / "hub/models--org--tiny/blobs" / (sha256(MODEL) + ".incomplete")
+    sizes = []
+    for _ in range(2):
+        named.faults["cdn"] = [lambda handler: False, slowly]
+        process = subprocess.Popen(asked, env=where, stdout=subprocess.DEVNULL)
+        before = sizes[-1] if sizes else 0
+        while not part.exists() or part.stat().st_size <= before:
+            assert process.poll() is None
+            time.sleep(.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        sizes.append(part.stat().st_size)
+    named.faults.clear()
+    told = subprocess.run(asked, env=where, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert "to fetch" in told and not part.exists()
+    assert Path(told.split()[-1]).read_bytes() == MODEL
+    assert named.of("cdn")[-1][2]["Range"] == f"bytes={sizes[-1]}-"

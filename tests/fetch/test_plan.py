@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 
@@ -85,6 +86,21 @@ def test_a_pipeline_is_loaded_by_name(hub: HubServer) -> None:
     asked = len(hub.asked)
     smalti.Pipeline.load("hf:org/tiny", device="cpu")
     assert len(hub.asked) == asked
+
+
+def test_networks_beside_a_model_are_loaded_by_name(hub: HubServer) -> None:
+    with pytest.raises(FetchError, match="there is no repository"):
+        smalti.Upscaler.load("hf:org/esrgan", device="cpu")
+    with pytest.raises(FetchError, match="there is no repository"):
+        smalti.Preview.load("hf:org/taesd", device="cpu")
+    with pytest.raises(FetchError, match="there is no repository"):
+        smalti.Control.load("hf:org/canny", np.zeros((3, 8, 8), np.float32))
+
+
+def test_without_the_hub_s_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(FetchError, match=r"not installed: pip install smalti\[hub\]"):
+        fetch.kept("hf:org/tiny", None, silent)
 
 
 def test_a_file_of_the_same_name_is_what_is_meant(

@@ -22,6 +22,7 @@ from smalti.diffusion.kinds import FlagKind, ProjectionKind, WholeKind
 from smalti.diffusion.options import ALIASES, KIN, OPTIONS, PictureOptions
 from smalti.diffusion.random import SEED_END
 from smalti.errors import InputError, first_of
+from smalti.fetch import is_name
 
 RECORDS_MAX = 1_000_000
 """A sweep that makes more is a slip: at a second a picture it takes eleven days."""
@@ -154,7 +155,7 @@ def _checked(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     given = {name: value for name, value in values.items() if name != "controls"}
     for name in FILES:
         if isinstance(given.get(name), str):
-            given[name] = str(_file(name, folder / given[name]))
+            given[name] = _file(name, folder, given[name])
     asked = PictureOptions.of(**given)
     found = {name: getattr(asked, name) for name in OPTIONS
              if OPTIONS[name].given(getattr(asked, name)) or name == "prompt"}
@@ -163,10 +164,14 @@ def _checked(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     return found
 
 
-def _file(name: str, path: Path) -> Path:
-    if not path.is_file():
+def _file(name: str, folder: Path, given: str) -> str:
+    """The whole path of a file; the name of a model that is fetched by it stays."""
+    path = folder / given
+    if path.is_file():
+        return str(path.absolute())
+    if name in PICTURES or not is_name(given):
         raise InputError(f"{name} is {path}, which is no file")
-    return path.absolute()
+    return given
 
 
 def _controls(told: Any, folder: Path) -> list[dict[str, Any]]:
@@ -179,7 +184,7 @@ def _controls(told: Any, folder: Path) -> list[dict[str, Any]]:
         if set(each) - CONTROL or not {"model", "image"} <= set(each):
             raise InputError(f"a control has {sorted(each)}; expected model, image, and any of "
                              f"{sorted(CONTROL - {'model', 'image'})}")
-        found.append({**each, **{name: str(_file(name, folder / str(each[name])))
+        found.append({**each, **{name: _file(name, folder, str(each[name]))
                                  for name in ("model", "image")}})
     return found
 

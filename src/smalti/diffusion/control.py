@@ -22,6 +22,7 @@ from smalti.diffusion.edges import canny
 from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, ignore
 from smalti.errors import InputError
 from smalti.families.controls import CONTROL_KINDS, ControlKind, control_kind, joined
+from smalti.fetch import located
 from smalti.graph.quantised import Quantised
 from smalti.models import VaeConfig, tileable
 from smalti.models.denoiser_config import DenoiserConfig
@@ -58,9 +59,9 @@ class Control:
 
     @classmethod
     def load(cls, path: str | Path, picture: Image.Image | Floats, **options: Any) -> Control:
-        """One of a ControlNet in a file of any format or a diffusers folder; the options are those
-        of the class. Raises CheckpointError for anything else."""
-        return cls(open_companion(path), picture, **options)
+        """One of a ControlNet in a file of any format, a diffusers folder, or by its name; the
+        options are those of the class. Raises CheckpointError for anything else."""
+        return cls(open_companion(located(path, None, ignore)), picture, **options)
 
     @property
     def net_kind(self) -> ControlKind:

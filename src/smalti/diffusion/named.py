@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from smalti import fetch
@@ -32,7 +31,7 @@ def fetched(asked: LoadOptions) -> LoadOptions:
     for name, value in needs.items():
         if name != "prediction" and given[name] in (None, (), []):
             given[name] = value
-    if not needs and not any(map(_is_name, _flat(given))):
+    if not needs and not any(map(fetch.is_name, _flat(given))):
         return asked
     found: dict[str, Any] = {name: _paths(asked, value) for name, value in given.items()}
     if asked.prediction is None:
@@ -42,16 +41,10 @@ def fetched(asked: LoadOptions) -> LoadOptions:
 
 def _needs(asked: LoadOptions) -> dict[str, Any]:
     """What the catalogue says of the model; a file of the same name is what is meant."""
-    if not _is_name(asked.path):
+    if not fetch.is_name(asked.path):
         return {}
     entry = fetch.entry(asked.path)
     return {} if entry is None else dict(entry.needs)
-
-
-def _is_name(given: object) -> bool:
-    """Whether what is given is a name, and no path of something that is there."""
-    return isinstance(given, str) and fetch.address(given) is not None \
-        and not Path(given).exists()
 
 
 def _flat(given: dict[str, Any]) -> list[object]:
@@ -67,8 +60,4 @@ def _paths(asked: LoadOptions, value: Any) -> Any:
     """The same with paths of files that are here."""
     if type(value) in (list, tuple):  # an adapter with its weights is a tuple of a kind of its own
         return type(value)(_paths(asked, each) for each in value)
-    if not _is_name(value):
-        return value
-    address = fetch.address(value)
-    return value if address is None else Path(
-        fetch.kept(address, budget(asked), asked.progress).path)
+    return fetch.located(value, budget(asked), asked.progress) if fetch.is_name(value) else value

@@ -14,8 +14,10 @@ import numpy as np
 from PIL import Image
 
 from smalti.checkpoint import Companion, open_companion
+from smalti.diffusion.residents import ignore
 from smalti.diffusion.result import to_image
 from smalti.errors import InputError
+from smalti.fetch import located
 from smalti.models import TaesdConfig, taesd_decoder_graph
 from smalti.runtime import Program, compile_graph
 from smalti.runtime.choice import chosen
@@ -33,11 +35,12 @@ class Preview:
 
     @classmethod
     def load(cls, path: str | Path, threads: int | None = None, device: str = "auto") -> Preview:
-        """Open TAESD in a file of any format or a diffusers folder: that of the model's family.
+        """Open TAESD in a file of any format, a diffusers folder, or by its name: that of the
+        model's family.
 
         Raises CheckpointError for a file of something else, InputError for one without a decoder.
         """
-        return cls(open_companion(path), threads, chosen(device))
+        return cls(open_companion(located(path, None, ignore)), threads, chosen(device))
 
     def __post_init__(self) -> None:
         config = self.net.config

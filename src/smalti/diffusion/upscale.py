@@ -17,6 +17,7 @@ from smalti.checkpoint import Companion, open_companion
 from smalti.diffusion.residents import Residents, Wanted, ignore
 from smalti.diffusion.tiles import tiles
 from smalti.errors import InputError
+from smalti.fetch import located
 from smalti.models import RrdbConfig, SrvggConfig, upscaler_graph
 from smalti.runtime import Program, compile_graph
 from smalti.runtime.choice import chosen
@@ -53,11 +54,13 @@ class Upscaler:
     @classmethod
     def load(cls, path: str | Path, precision: str = "auto", threads: int | None = None,
              progress: Callable[[str], None] = ignore, device: str = "auto") -> Upscaler:
-        """Open an upscaler in a file of any format: ESRGAN, Real-ESRGAN, or its compact network.
+        """Open an upscaler in a file of any format, or by its name: ESRGAN, Real-ESRGAN, or its
+        compact network.
 
         Raises CheckpointError for anything else, InputError for an unknown device.
         """
-        return cls(open_companion(path), precision, threads, progress, chosen(device))
+        return cls(open_companion(located(path, None, progress)), precision, threads, progress,
+                   chosen(device))
 
     def __post_init__(self) -> None:
         config = self.net.config

@@ -5,7 +5,8 @@ says what fetching one would mean, `store` what was fetched.
 """
 
 from smalti.fetch.catalogue import address, entry, short
-from smalti.fetch.plan import FetchPlan, kept, plan
+from smalti.fetch.plan import FetchPlan, is_name, kept, located, plan
 from smalti.fetch.store import Kept, ModelStore
 
-__all__ = ["FetchPlan", "Kept", "ModelStore", "address", "entry", "kept", "plan", "short"]
+__all__ = ["FetchPlan", "Kept", "ModelStore", "address", "entry", "is_name", "kept",
+           "located", "plan", "short"]

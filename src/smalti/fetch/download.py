@@ -172,7 +172,7 @@ class _Download:
             self.etag = _strong(found)
             check_room(self.part.parent, (self.total or 0) - self.have, self.title)
             self._begin_hash()
-            while chunk := found.stream.read(CHUNK_BYTES):
+            while chunk := found.stream.read1(CHUNK_BYTES):  # what has come is kept
                 self._take(stream, chunk)
                 patience.renew()
         if self.total is not None and self.have < self.total:

@@ -174,6 +174,19 @@ def kept(name: str, memory: int | None, tell: Tell, store: ModelStore | None = N
     return planned.fetch(tell)
 
 
+def is_name(given: object) -> bool:
+    """Whether what is given is a name, and no path of something that is there."""
+    return isinstance(given, str) and catalogue.address(given) is not None \
+        and not Path(given).exists()
+
+
+def located(given: str | Path, memory: int | None, tell: Tell) -> str | Path:
+    """The path of what is given: itself, or that of the model that it is the name of, which is
+    fetched where it is not here. Raises FetchError."""
+    address = catalogue.address(given) if isinstance(given, str) and is_name(given) else None
+    return given if address is None else Path(kept(address, memory, tell).path)
+
+
 def _offline(name: str, address: Address, memory: int | None, tell: Tell, store: ModelStore
              ) -> Kept:
     """A model that another program has fetched. Raises FetchError where it is not whole."""

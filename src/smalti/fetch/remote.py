@@ -61,7 +61,7 @@ class Remote:
 class Answer:
     """What a server sends: where in the file it starts, and how long the whole file is."""
 
-    stream: IO[bytes]
+    stream: http.client.HTTPResponse
     start: int
     total: int | None
     headers: email.message.Message
