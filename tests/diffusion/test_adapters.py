@@ -68,6 +68,12 @@ def test_an_adapter_of_few_steps_says_how_it_is_used(
         assert (given.steps, given.guidance_scale, given.sampler, given.noise) == defaults
         (note,) = job.notes
         assert note.startswith(f"defaults are those that {path.name} is made for: ")
+    one = tmp_path / "sdxl_lightning_1step_x0.safetensors"
+    save_file(changes, one)
+    pipe.loras = [one]
+    job = pipe.job(PictureOptions("a red apple"))
+    assert job.asked.steps == 1 and pipe.config.prediction == "epsilon"
+    pipe.loras = [titled]
     asked = pipe.job(PictureOptions("a red apple", steps=1, sampler="euler_a")).asked
     assert (asked.steps, asked.sampler, asked.guidance_scale) == (1, "euler_a", 1.0)
     pipe.loras = [named, (titled, 0.5), (hub, 0.0)]

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smalti.diffusion.noise import NoiseLevels
+from smalti.families import families
 from smalti.families.distilled import (
     COMMON_WORDS,
     DISTILLED,
@@ -71,6 +73,29 @@ def test_an_adapter_may_be_of_what_the_word_means(name: str) -> None:
 def test_hyper_adapters_that_keep_guidance() -> None:
     found = distilled_adapter(DISTILLED, "Hyper-SDXL-12steps-CFG-lora")
     assert found is not None and found.values["guidance"] == 5 and found.values["steps"] == 12
+
+
+def test_models_of_one_step() -> None:
+    """Lightning's gives the picture itself, Hyper-SD's begins at training step 800."""
+    found = distilled(DISTILLED, "sdxl_lightning_1step_x0")
+    assert found is not None and (found.values["prediction"], found.values["steps"]) == (
+        "sample", 1)
+    levels = NoiseLevels.scaled_linear()
+    found = distilled(DISTILLED, "Hyper-SDXL-1step-Unet")
+    assert found is not None and found.values["sampler"] == "lcm"
+    first, last = map(float, str(found.values["noise"]).split(","))
+    assert abs(first / levels.sigmas[800] - 1) < 1e-4 and last == 0
+    flow = distilled(DISTILLED_FLOW, "Hyper-FLUX-1step")
+    assert flow is not None and flow.values == {"steps": 1, "guidance": 1.0}
+
+
+@pytest.mark.parametrize("name", ["kontext_style", "krea-lora", "depth lora", "FLUX.1-Krea-dev"])
+def test_adapters_are_not_the_models_that_they_are_named_after(name: str) -> None:
+    """What is known of models of these names is of the model, not of few steps."""
+    table = families()["flux"].recommended
+    assert distilled(table, name) is not None and distilled_adapter(table, name) is None
+    both = distilled_adapter(table, f"{name}-turbo-8steps")
+    assert both is not None and both.word == "turbo"
 
 
 def test_the_longest_of_two_words_counts() -> None:

@@ -22,6 +22,11 @@ Entry = str | Path | WeightedAdapter | Sequence[object]
 or an open adapter with its weights."""
 
 
+CHOSEN = ("steps", "guidance", "sampler", "noise")
+"""What adapters of few steps recommend; what a model predicts, and the size of its pictures, they
+leave as they are."""
+
+
 class Adapters:
     """Which adapters a pipeline was given, and where it finds those that prompts name.
 
@@ -114,7 +119,8 @@ def few_steps(config: ModelConfig, weights: Adapted) -> tuple[ModelConfig, list[
         if before:
             warnings.append(f"{name} makes few steps of many ({found.word}), and so does {before}; "
                             f"together they make worse pictures: use one of them")
-        values: Mapping[str, Any] = {f"default_{key}": value for key, value in found.values.items()}
+        values: Mapping[str, Any] = {f"default_{key}": value for key, value in found.values.items()
+                                     if key in CHOSEN}
         config = replace(config, **values, distilled=found.word)
         notes = [f"defaults are those that {name} is made for: {found}"]
         before = name

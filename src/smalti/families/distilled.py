@@ -34,9 +34,15 @@ DISTILLED_FLOW: Recommended = {
     for word, values in DISTILLED.items()}
 """Of models that predict a flow, whose sampler and noise levels stay those of their family."""
 
-GUIDED = 5.0
-"""Of Hyper-SD adapters that keep guidance ("CFG" in their names), for which 5 to 8 is recommended.
-"""
+_ONE = r"(?<!\d)1 ?step(?![a-z])"
+PARTICULAR: tuple[tuple[str, str, Values], ...] = (
+    ("hyper", r"(?<![a-z])cfg(?![a-z])", {"guidance": 5.0}),
+    ("hyper", _ONE, {"sampler": "lcm", "noise": "5.1110,0"}),
+    ("lightning", rf"{_ONE}.*(?<![a-z])x0", {"prediction": "sample"}),
+)
+"""Of diffusion models: word, what else stands in a name, and what is then recommended. Adapters of
+Hyper-SD that keep guidance take 5 to 8 of it; for one step it goes from training step 800, at noise
+5.111, and Lightning gives the picture itself."""
 
 LCM_WHOLE: Values = {"steps": 4, "guidance": 1.0, "distilled_guidance": 8.5, "sampler": "lcm",
                      "noise": "lcm"}
@@ -100,9 +106,10 @@ def distilled(recommended: Recommended, *names: str) -> Distilled | None:
     if word is None:
         return None
     found = _told(word, recommended[word], text)
-    if word == "hyper" and re.search(r"(?<![a-z])cfg(?![a-z])", text):
-        return replace(found, values={**found.values, "guidance": GUIDED})
-    return found
+    more = {} if word not in DISTILLED or "noise" not in found.values else {
+        key: value for kind, pattern, values in PARTICULAR
+        if kind == word and re.search(pattern, text) for key, value in values.items()}
+    return replace(found, values={**found.values, **more})
 
 
 def with_guidance(*names: str) -> Distilled:
@@ -124,7 +131,9 @@ def distilled_adapter(recommended: Recommended, *names: str) -> Distilled | None
     >>> distilled_adapter(DISTILLED_FLOW, "FLUX.1-Turbo-Alpha").word
     'turbo'
     """
-    found = distilled(recommended, *names)
+    few = {word: values for word, values in recommended.items()
+           if Distilled(word, values, False).few}
+    found = distilled(few, *names)
     if found is None or found.steps or found.word not in COMMON_WORDS:
         return found
     of_a_model = re.search(rf"(?:sd|xl|flux)[ \d]*{found.word}", words(*names))

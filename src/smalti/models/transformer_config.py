@@ -97,6 +97,10 @@ class FluxConfig(DenoiserConfig):
         """Channels behind those of the latent -> what for; Kontext reads a picture as tokens."""
         return {0: "reference"} if self.reference else super().purposes(latent, downscale)
 
+    def widest(self, area: int) -> int:
+        """Numbers in its widest activation: Kontext has tokens of two pictures."""
+        return (1 + self.reference) * super().widest(area)
+
     def sides(self, width: int, height: int) -> tuple[int, int]:
         """For Kontext the size that it was trained with whose shape is nearest.
 

@@ -9,6 +9,7 @@ const TITLES = {
   apg: "Projected guidance", batch_size: "Pictures", cache: "Step cache", clip_skip: "CLIP skip",
   distilled_guidance: "Distilled guidance", guidance_rescale: "Guidance rescale",
   guidance_scale: "Guidance", guidance_time: "Guidance from, to", hires: "Larger in a second pass",
+  eta: "Noise put back (eta)",
   hires_steps: "Second pass: steps", hires_strength: "Second pass: strength",
   hires_upscaler: "Second pass: upscaler", image_guidance: "Picture guidance",
   negative_prompt: "Negative prompt", noise: "Scheduler", only_masked: "Only what is masked",
@@ -21,7 +22,8 @@ export const title = (name) => TITLES[name] ?? sentence(name).replaceAll("_", " 
 /** Where the slider of a number ends, which is nearer than what is allowed: [from, to, step]. */
 const SLIDERS = {
   batch_size: [1, 16, 1], cache: [0, 0.5, 0.01], clip_skip: [1, 4, 1],
-  distilled_guidance: [1, 10, 0.1], guidance_rescale: [0, 1, 0.05], guidance_scale: [1, 20, 0.5],
+  distilled_guidance: [1, 40, 0.5], eta: [0, 1, 0.05],
+  guidance_rescale: [0, 1, 0.05], guidance_scale: [1, 20, 0.5],
   height: [64, 2048, 64], hires: [1, 4, 0.25], hires_steps: [1, 60, 1],
   hires_strength: [0.05, 1, 0.05], image_guidance: [0, 5, 0.1], mask_blur: [0, 64, 1],
   padding: [0, 256, 8], refiner_switch: [0, 1, 0.05], steps: [1, 60, 1], strength: [0.05, 1, 0.05],
