@@ -24,7 +24,7 @@ from smalti.families.keys import (
 )
 from smalti.models import (
     CHROMA,
-    FLUX2_DEV,
+    FLUX2_KLEIN_4B,
     FLUX_DEV,
     SD35_MEDIUM,
     T5_XXL,
@@ -50,7 +50,7 @@ MODELS = {
     "chroma original": (CHROMA_ORIGINAL, CHROMA_BOTH),
     "sd3 diffusers": (sd3_diffusers(SD35_MEDIUM.blocks), SD3),
     "sd3 original": (SD3_ORIGINAL, SD3),
-    "flux2 diffusers": (FLUX2_DIFFUSERS, (flux2_graph(FLUX2_DEV, 1, 4, 4, 4),)),
+    "flux2 diffusers": (FLUX2_DIFFUSERS, (flux2_graph(FLUX2_KLEIN_4B, 1, 4, 4, 4),)),
     "z-image diffusers": (Z_IMAGE_DIFFUSERS, Z_IMAGES),
     "t5 gguf": (T5_GGUF, T5),
     "t5 transformers": (T5_TRANSFORMERS, T5),
