@@ -23,7 +23,7 @@ from smalti.cli.main import root
 from smalti.cli.serve import asked_token
 from smalti.errors import InputError
 from smalti.server.archive import ATTEMPTS_MAX, Archive
-from smalti.server.serve import POLLED, application, listening
+from smalti.server.serve import FOR_EACH_PICTURE, POLLED, application, listening
 from smalti.server.site import ARCHIVE
 
 LATE = ("numpy", "PIL", "onnx", "smalti.runtime", "smalti.diffusion")
@@ -227,6 +227,8 @@ def test_addresses_that_are_polled_are_looked_for_first(tmp_path: Path, models: 
     site = opened(tmp_path, models)
     routes = [getattr(each, "path", "") for each in application(site).routes]
     assert {*routes[:len(POLLED)]} <= {*POLLED} <= {*routes}
+    often = len([path for path in routes if path in (*POLLED, *FOR_EACH_PICTURE)])
+    assert {*routes[:often]} == {*POLLED, *FOR_EACH_PICTURE}
     site.stop()
 
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from smalti.errors import InputError
 from smalti.server import native, page_files
@@ -35,6 +35,10 @@ GRACE_SECONDS = 2
 POLLED = ("/internal/ping", "/api/jobs/{id}", "/sdapi/v1/progress", "/internal/progress",
           "/v1/internal/ping", "/v1/internal/progress")
 """What clients ask for all the time: looked for before the other hundred addresses."""
+FOR_EACH_PICTURE = (
+    "/api/jobs", "/api/jobs/{id}/events", "/api/pictures/{id}/file", "/sdapi/v1/txt2img",
+    "/sdapi/v1/img2img", "/v1/sdapi/v1/txt2img", "/v1/sdapi/v1/img2img", "/v1/images/generations")
+"""What they ask for once or twice a picture: looked for next."""
 TOKEN_CHARACTERS_MIN = 8
 """Fewer can be tried out over a network."""
 
@@ -54,10 +58,15 @@ def application(site: Site, host: str = "127.0.0.1", token: str | None = None) -
               *(each.route(site) for each in native.ENDPOINTS), *sdapi_routes(site),
               *openai_routes(site)]
     return Starlette(
-        routes=sorted(routes, key=lambda each: not (
-            isinstance(each, Route) and each.path in POLLED)),
+        routes=sorted(routes, key=_seldom),
         middleware=[Middleware(Problems), guard], lifespan=lifespan,
         exception_handlers={HTTPException: refused, Exception: defect})
+
+
+def _seldom(route: BaseRoute) -> int:
+    """How seldom an address is asked for."""
+    path = route.path if isinstance(route, Route) else ""
+    return 0 if path in POLLED else 1 if path in FOR_EACH_PICTURE else 2
 
 
 async def refused(request: Request, error: Exception) -> Response:
