@@ -96,3 +96,10 @@ def test_products_by_lane_load_four_rows_at_a_time() -> None:
     neon = core_of(machine.detect(Said("Cortex-A76", ("asimd",))))
     assert step_clocks(neon, 8, 2) == 8  # 16 multiply-adds on two ports, 4 loads
     assert step_clocks(replace(neon, lanes=8), 8, 1) == 4.5  # 9 loads
+
+
+def test_products_of_blocks_do_twice_those_of_pairs() -> None:
+    found = core_of(machine.detect(Said("Neoverse V2", ("asimd", "bf16"))))
+    assert step_clocks(found, 6, 4, "pairs") == pytest.approx(6)
+    assert step_clocks(found, 6, 4, "blocks") == step_clocks(found, 5, 4, "blocks") == (
+        pytest.approx((12 + 1.5) / 4))  # and half an instruction for each two rows

@@ -95,6 +95,10 @@ BY_LANE_VECTORS, FEW_PIXELS_VECTORS = (3, 2, 4), (8, 6, 4)
 sums fill 32 registers, and have 4.4, 4.2 and 3.8 products for each load. With few pixels wide
 panels give sums enough that none waits for the one before, where no registers are needed to make
 factors of words."""
+BLOCK_TILES = {4: 6, 3: 6, 2: 10}
+"""Vectors and rows of a panel where an instruction multiplies two rows by two columns, the best
+first: 8.0, 6.0 and 4.0 products for each instruction that brings two rows together, which takes a
+unit that multiplies."""
 HELD_TAPS_MAX, HELD_READS = 9, 3
 """The most weights of a depthwise convolution that are kept in registers for several rows of
 pixels, and registers for what is read of the input meanwhile."""
@@ -146,7 +150,8 @@ def _staged(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedu
     images, lines = (1, 1) if weights_batched(kernel) else (e.b, e.y)
     pixels = images * lines * e.x
     products, weights = factor_dtypes(kernel, limits, precision)
-    vectors, rows = micro_tile(pixels, e.o, limits, weights in FORMATS)
+    blocks = limits.blocks and products == weights == "bf16"
+    vectors, rows = micro_tile(pixels, e.o, limits, weights in FORMATS, blocks)
     width = vectors * limits.lanes
     panels = -(-e.o // width)
     tile_x, tile_y, tile_b = pixel_tile(images, lines, e.x)
@@ -204,7 +209,8 @@ def planar(kernel: Kernel, direct: ContractionSchedule,
     """The schedule that stages a plane for each channel; None unless there are few channels, stored
     as planes."""
     e, (patch, *_) = contraction_extents(kernel), kernel.stages
-    rows = min(direct.rows, (limits.vectors - registers(kernel, limits)) // direct.vectors)
+    rows = min(direct.rows, limits.rows(direct.vectors, 0),
+               (limits.vectors - registers(kernel, limits)) // direct.vectors)
     row = 4 * e.c * (e.x * e.stride_x + e.s * e.dilation_x)
     bordered = any(index.terms[0][0] == "x" for index, _ in patch.guards)
     tile_x = e.x if bordered else direct.tile_x
@@ -300,9 +306,10 @@ def _tile_cycles(e, s: ContractionSchedule, limits: Limits) -> float:
 
 
 def micro_tile(pixels: int, channels: int, limits: Limits,
-               unpacked: bool = False) -> tuple[int, int]:
+               unpacked: bool = False, blocks: bool = False) -> tuple[int, int]:
     """(vectors of output channels, pixels) of the register tile of a micro-kernel; `unpacked` says
-    that it may make its factors of words, for which it needs registers.
+    that it may make its factors of words, for which it needs registers, `blocks` that it multiplies
+    such.
 
     >>> wide, narrow = Limits(lanes=16, vectors=32), Limits(lanes=8, vectors=16)
     >>> micro_tile(4096, 320, wide), micro_tile(4096, 320, narrow), micro_tile(4096, 3, wide)
@@ -310,11 +317,13 @@ def micro_tile(pixels: int, channels: int, limits: Limits,
     >>> lanes = Limits(lanes=4, vectors=32, by_lane=True)
     >>> micro_tile(4096, 384, lanes), micro_tile(4096, 320, lanes), micro_tile(2, 320, lanes)
     ((3, 7), (2, 9), (8, 2))
+    >>> micro_tile(4096, 320, lanes, blocks=True)
+    (4, 6)
     """
     if channels <= limits.lanes:
         return 1, max(1, min(limits.rows(1, 2), pixels))
     if limits.by_lane:
-        return _by_lane_tile(pixels, channels, limits, unpacked)
+        return _by_lane_tile(pixels, channels, limits, unpacked, blocks)
     for vectors in (4, 2):
         rows = limits.rows(vectors, 1)
         if pixels <= rows or vectors == 2:
@@ -322,14 +331,17 @@ def micro_tile(pixels: int, channels: int, limits: Limits,
     raise AssertionError("unreachable")
 
 
-def _by_lane_tile(pixels: int, channels: int, limits: Limits, unpacked: bool) -> tuple[int, int]:
+def _by_lane_tile(pixels: int, channels: int, limits: Limits, unpacked: bool,
+                  blocks: bool) -> tuple[int, int]:
     """The same where products take factors by lane: wide panels for few pixels, else the panels of
-    `BY_LANE_VECTORS` that leave the fewest lanes without a channel."""
+    `BY_LANE_VECTORS` or `BLOCK_TILES` that leave the fewest lanes without a channel."""
     for vectors in FEW_PIXELS_VECTORS[-1:] if unpacked else FEW_PIXELS_VECTORS:
         if pixels <= limits.rows(vectors, 1) and vectors * limits.lanes <= channels:
             return vectors, pixels
-    vectors = min(BY_LANE_VECTORS, key=lambda n: -(-channels // (n * limits.lanes)) * n)
-    return vectors, max(1, min(limits.rows(vectors, 1), pixels))
+    vectors = min(BLOCK_TILES if blocks else BY_LANE_VECTORS,
+                  key=lambda n: -(-channels // (n * limits.lanes)) * n)
+    rows = BLOCK_TILES[vectors] if blocks else limits.rows(vectors, 1)
+    return vectors, max(1, min(rows, pixels))
 
 
 def panel_block(tiles: int, panels: int, most: int, threads: int) -> int:

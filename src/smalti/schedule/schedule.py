@@ -25,13 +25,20 @@ class Limits:
     vector of each row, where it holds a single factor otherwise."""
     integers: str = ""
     """How integers of 8 bits are multiplied: "quads", "words", or "" for not at all."""
+    blocks: bool = False
+    """True if an instruction multiplies two rows by two columns of four bf16 (`bfmmla`)."""
 
-    def needed(self, rows: int, vectors: int) -> int:
-        """Vector registers that a micro-kernel of so many rows and vectors needs.
+    def needed(self, rows: int, vectors: int, blocks: bool = False) -> int:
+        """Vector registers that a micro-kernel of so many rows and vectors needs; `blocks` says
+        that it multiplies such.
 
         >>> Limits(16, 32).needed(14, 2), Limits(4, 32, by_lane=True).needed(7, 3)
         (31, 31)
+        >>> Limits(4, 32, by_lane=True, blocks=True).needed(6, 4, blocks=True)
+        32
         """
+        if blocks:
+            return (rows + rows % 2) * (vectors + 1) + 2
         return rows * vectors + vectors + (rows if self.by_lane else 1)
 
     def rows(self, vectors: int, kept: int) -> int:
@@ -157,6 +164,13 @@ class ContractionSchedule:
         return "pairs" if self.dtype == "bf16" else "widened"
 
     @property
+    def blocks(self) -> bool:
+        """True if its products are of two rows and two pairs where an instruction does such: plain
+        weights are packed for it, and a turn takes an even number of pairs."""
+        return (self.dtype == self.weights == "bf16" and not self.winograd
+                and self.unroll % 2 == 0)
+
+    @property
     def step(self) -> int:
         """Channels that one iteration of the innermost loop takes."""
         if self.weights == "bf16":
@@ -170,7 +184,7 @@ class ContractionSchedule:
 
     def check(self, limits: Limits) -> None:
         """Raise IllegalSchedule if a CPU of `limits` cannot run it."""
-        needed = limits.needed(self.rows, self.vectors)
+        needed = limits.needed(self.rows, self.vectors, limits.blocks and self.blocks)
         if needed > limits.vectors:
             raise IllegalSchedule(f"{self.rows} x {self.vectors} accumulators need {needed} vector "
                                   f"registers, there are {limits.vectors}")

@@ -8,7 +8,7 @@ import pytest
 from contraction_graphs import CONV_CASES, CONVS, PRODUCTS, Conv, fitting, linear
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from native_regions import LEVELS, PieceRunner, check_graph
+from native_regions import LEVELS, PieceRunner, arrays_for, check_graph, run_regions
 
 from smalti.codegen.cpu.lower import limits, lower
 from smalti.codegen.levels import level
@@ -78,7 +78,9 @@ def test_every_number_of_pixels(rows: int) -> None:
 def contraction_schedules(draw: st.DrawFn, name: str, precision: str,
                           weights: str) -> ContractionSchedule:
     vectors = draw(st.sampled_from([1, 2, 4]))
-    rows = limits(level(name)).rows(vectors, 0)
+    bounds, blocks = limits(level(name)), level(name).blocks and precision == "bf16"
+    rows = max(n for n in range(1, bounds.rows(vectors, 0) + 1)
+               if bounds.needed(n, vectors, blocks) <= bounds.vectors)
     step = 2 if weights == "bf16" else 1
     products = precision if level(name).pairs else "f32"
     unroll = draw(st.sampled_from([1, 2, 4]))
@@ -107,6 +109,21 @@ def test_any_legal_schedule_computes_the_same(data: st.DataObject, at: tuple[str
         assert schedule.chunk == 48 and "more than 24 channels" in str(error)
         return
     assert schedule in runner.schedules
+
+
+@pytest.mark.parametrize("name", [name for name in LEVELS if level(name).pairs])
+@pytest.mark.parametrize("rows", [1, 2, 5, 6])
+def test_products_of_blocks_are_those_of_pairs(rows: int, name: str) -> None:
+    """A turn of an odd number of pairs multiplies pairs, one of an even number blocks, where the
+    level has them."""
+    graph = linear((11,), 24, 21)
+    inputs, parameters = arrays_for(graph)
+    bits = set()
+    for unroll in (1, 2, 4):
+        schedule = ContractionSchedule(1, 1, 11, 1, 24, rows, 3, unroll, "bf16", "bf16")
+        runner = PieceRunner(parameters, name, "bf16", pick=lambda *_, now=schedule: now)
+        bits.update(found.tobytes() for found in run_regions(graph, inputs, runner).values())
+    assert len(bits) == 1
 
 
 @pytest.mark.parametrize("change, why", [

@@ -10,18 +10,21 @@ from collections import Counter
 
 import pytest
 
+from smalti.codegen.arm64.encoder import disassembly
+from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.codegen.cpu.lower import limits
 from smalti.codegen.cpu.micro import Micro, Reduction, multiply, zero_sums
 from smalti.codegen.cpu.operands import Address
 from smalti.codegen.levels import level
+from smalti.schedule.choose import BLOCK_TILES
 
-NEON = level("neon")
+NEON, BF16 = level("neon"), level("neon_bf16")
 LOADED = ("ldr.q", "ldur.q", "ldr.d", "ldur.d", "ldr.s", "ldur.s")
 
 
-def innermost(shape: Micro, turn: int) -> Counter[str]:
+def innermost(shape: Micro, turn: int, level: FeatureLevel = NEON) -> Counter[str]:
     """How often each instruction is in the loop of a micro-kernel whose `a` moves `turn` bytes."""
-    asm = NEON.assembler("micro")
+    asm = level.assembler("micro")
     a, b = asm.argument(), asm.argument()
     sums = zero_sums(asm, shape.rows, shape.vectors)
     multiply(asm, shape, a, b, [Reduction(10, turn)], sums)
@@ -77,6 +80,30 @@ def test_rows_that_no_offset_reaches_have_pointers() -> None:
 def test_pairs_of_bf16_are_taken_by_lane_too() -> None:
     found = innermost(Micro(7, 3, 128, 4, 3 * NEON.bytes, 4, "pairs"), 16)
     assert found["bfdot.4s.lane"] == 4 * 7 * 3
+
+
+@pytest.mark.parametrize("rows, vectors", [(6, 4), (5, 4), (6, 3), (10, 2), (1, 8)])
+def test_blocks_of_bf16_are_made_of_two_rows(rows: int, vectors: int) -> None:
+    found = innermost(Micro(rows, vectors, 128, 4, vectors * NEON.bytes, 4, "blocks"), 16, BF16)
+    pairs = -(-rows // 2)
+    assert found["bfmmla.4s"] == 2 * 2 * vectors * pairs
+    assert found["zip1.2d"] == found["zip2.2d"] == pairs
+    assert loads(found) == 2 * pairs + 4 * vectors
+    assert limits(BF16).needed(rows, vectors, blocks=True) <= BF16.vectors
+    half = innermost(Micro(rows, vectors, 128, 4, vectors * NEON.bytes, 2, "blocks"), 8, BF16)
+    assert half["bfmmla.4s"] == 2 * vectors * pairs and half["zip2.2d"] == 0
+
+
+def test_no_block_is_spilled_where_the_tile_is_chosen() -> None:
+    for vectors, rows in BLOCK_TILES.items():
+        asm = BF16.assembler("micro")
+        a, b = asm.argument(), asm.argument()
+        sums = zero_sums(asm, rows, vectors)
+        multiply(asm, Micro(rows, vectors, 1344, 4, vectors * BF16.bytes, 4, "blocks"), a, b,
+                 [Reduction(10, 16)], sums)
+        for number, total in enumerate(total for row in sums for total in row):
+            asm.store(Address(b, BF16.bytes * number), total)
+        assert "[sp" not in disassembly(asm.finish().bytes, 0)
 
 
 def test_rows_and_vectors_fill_the_registers() -> None:

@@ -38,6 +38,7 @@ SAME = {
     "add": "fadd.4s", "sub": "fsub.4s", "mul": "fmul.4s", "div": "fdiv.4s", "sqrt": "fsqrt.4s",
     "max": "fmax.4s", "min": "fmin.4s", "fma": "fmla.4s", "fma_negative": "fmls.4s",
     "fma_lane": "fmla.4s.lane", "dot_pairs": "bfdot.4s", "dot_pairs_lane": "bfdot.4s.lane",
+    "dot_blocks": "bfmmla.4s",
     "round": "frintn.4s", "floor": "frintm.4s", "ceil": "frintp.4s", "trunc": "frintz.4s",
     "and": "and.16b", "or": "orr.16b", "xor": "eor.16b",
     "add_int": "add.4s", "mul_int": "mul.4s", "to_int": "fcvtns.4s", "from_int": "scvtf.4s",

@@ -12,5 +12,5 @@ _NEON = frozenset({"asimd"})
 LEVELS = {
     "neon": FeatureLevel("neon", 4, _REGISTERS, _NEON, Arm64Assembler, by_lane=True),
     "neon_bf16": FeatureLevel("neon_bf16", 4, _REGISTERS, _NEON | {"bf16"}, Arm64Assembler,
-                              pairs=True, by_lane=True),
+                              pairs=True, by_lane=True, blocks=True),
 }

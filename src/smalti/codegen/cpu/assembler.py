@@ -39,8 +39,9 @@ class FeatureLevel:
     assemblers. `pairs` says that it converts to bf16 and multiplies pairs of bf16 in one
     instruction, `wide` that there are mask registers, by which any instruction leaves lanes out,
     `by_lane` that products take a factor from one lane of a vector, and that only loads and stores
-    have addresses. `integers` says how it multiplies integers of 8 bits: "quads" of them, four
-    products in an instruction, or "words", two products of 16 bits; "" means not at all.
+    have addresses, `blocks` that an instruction multiplies two rows by two columns of four bf16.
+    `integers` says how it multiplies integers of 8 bits: "quads" of them, four products in an
+    instruction, or "words", two products of 16 bits; "" means not at all.
     """
 
     name: str
@@ -52,6 +53,7 @@ class FeatureLevel:
     wide: bool = False
     by_lane: bool = False
     integers: str = ""
+    blocks: bool = False
 
     @property
     def bytes(self) -> int:

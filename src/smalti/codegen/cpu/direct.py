@@ -223,8 +223,9 @@ class DirectLowering:
         s, p, row = self.schedule, self.packed, self.e.stride_x * layout.pixel
         if self._widened(tile_x):
             return Micro(rows, vectors, row, step, 4 * self.width, s.step, lines=lines)
-        return Micro(rows, vectors, row, step, p.channel_bytes, unroll or s.unroll, s.factors,
-                     lines, self._form(tile_x))
+        factors = "blocks" if p.blocks else s.factors
+        return Micro(rows, vectors, row, step, p.channel_bytes, unroll or s.unroll, factors, lines,
+                     self._form(tile_x))
 
     def _unpack(self, source: Register, target: Register, channels: int) -> None:
         """Make factors of `channels` channels of a panel; `source` is left behind them."""

@@ -113,6 +113,8 @@ ARITHMETIC = {
     "fma_lane": _o("mrrr", "a += b * the lane of c that is numbered d, rounded once", "by_lane"),
     "dot_pairs_lane": _o("mrrr", "a += b0 * c0 + b1 * c1, of the two bf16 of each lane of b, and "
                          "of the lane of c that is numbered d", "by_lane, pairs"),
+    "dot_blocks": _o("mrr", "lane 2 i + j of a += the 4 bf16 in half i of b times those in half j "
+                     "of c, pair by pair as `dot_pairs`", "by_lane, blocks"),
     "round": _o("wr", "a = b rounded to a whole number, ties to even"),
     "floor": _o("wr", "a = the largest whole number that is not above b"),
     "ceil": _o("wr", "a = the smallest whole number that is not below b"),

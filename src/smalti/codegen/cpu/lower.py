@@ -30,7 +30,7 @@ def limits(level: FeatureLevel, threads: int = 1, l1_bytes: int = 32 << 10,
            l2_bytes: int = 512 << 10) -> Limits:
     """What `level` on a CPU with these caches means for schedules."""
     return Limits(level.lanes, level.vectors, l1_bytes, l2_bytes, threads,
-                  level.pairs, level.by_lane, level.integers)
+                  level.pairs, level.by_lane, level.integers, level.blocks)
 
 
 def lower(kernel: Kernel, schedule: Schedule, level: FeatureLevel) -> NativeKernel:

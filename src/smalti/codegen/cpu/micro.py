@@ -31,8 +31,8 @@ from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.cpu.unpacking import ask, factors
 from smalti.graph.quantised import Format
 
-HALVES = {"f32": (None,), "f16": (None,), "pairs": (None,), "widened": (0, 1), "quads": (None,),
-          "words": (None,)}
+HALVES = {"f32": (None,), "f16": (None,), "pairs": (None,), "blocks": (None,), "widened": (0, 1),
+          "quads": (None,), "words": (None,)}
 """What each vector of `b` is taken apart into, for each of `Micro.factors`."""
 LINE_BYTES = 64
 """Bytes of a cache line, on every x86 CPU so far; where lines are longer, some are asked for
@@ -62,11 +62,12 @@ class Micro:
     `row_bytes`: from one row of `a` to the next; `step_bytes`: from one k to the next in `a`;
     `panel_bytes`: the same in `b`; `unroll`: how many k a turn of the innermost loop does.
     `factors`: "f32"; "f16", `b` holds f16 and `a` f32; "pairs", both operands hold pairs of bf16,
-    which count as one k; "widened", `b` holds pairs of bf16 and `a` two f32 for each; "quads", `a`
-    holds four bytes without a sign for a k and `b` four with one; "words", both hold two integers
-    of 16 bits. Sums of the last two are integers. `lines`: how
-    many cache lines of what is needed next each turn asks for. With a `form`, `b` holds words of
-    quantised weights, which are made factors in registers.
+    which count as one k; "blocks", the same where an instruction multiplies two rows by two columns
+    of two pairs; "widened", `b` holds pairs of bf16 and `a` two f32 for each; "quads", `a` holds
+    four bytes without a sign for a k and `b` four with one; "words", both hold two integers of 16
+    bits. Sums of the last two are integers. `lines`: how many cache lines of what is needed next
+    each turn asks for. With a `form`, `b` holds words of quantised weights, which are made factors
+    in registers.
     """
 
     rows: int
@@ -87,14 +88,17 @@ def multiply(asm: Assembler, shape: Micro, a: Register, b: Register, loops: Sequ
 
     The last of `loops` is innermost and advances `unroll` steps a turn.
     """
+    held = _blocks(asm, sums) if shape.factors == "blocks" else sums
     with ExitStack() as stack:
         for loop in loops[:-1]:
             outer, a = a, asm.copy(a)
             stack.enter_context(_advancing(asm, loop, outer, a, b))
         if shape.form is not None:
-            _groups(asm, shape, a, b, loops[-1], sums)
+            _groups(asm, shape, a, b, loops[-1], held)
         else:
-            _innermost(asm, shape, a, b, loops[-1], sums, ahead)
+            _innermost(asm, shape, a, b, loops[-1], held, ahead)
+    if shape.factors == "blocks":
+        _rows(asm, held)
 
 
 class Spread:
@@ -186,8 +190,63 @@ class ByLane:
             self.asm.advance(pointer, amount)
 
 
+class ByBlock(ByLane):
+    """Factors of two rows and two steps in a register, for products of blocks. Rows beyond an even
+    number are taken twice."""
+
+    def turn(self, b: Register, sums: Sequence[Sequence[Register]]) -> None:
+        """Add the products of all steps of a turn to the sums, which are blocks."""
+        asm, shape, size = self.asm, self.shape, self.asm.level.bytes
+        assert self.by_step, shape
+        for k in range(0, self.steps, 2):
+            if k % LANE_FACTORS == 0:
+                made = [self._made(row, k) for row in range(0, shape.rows, 2)]
+            for v, column in itertools.product(range(shape.vectors), range(2)):
+                panel = asm.load(Address(b, (k + column) * shape.panel_bytes + v * size))
+                for factor, row in zip((pair[k % LANE_FACTORS // 2] for pair in made), sums):
+                    asm.op("dot_blocks", row[2 * v + column], factor, panel)
+
+    def _made(self, row: int, k: int) -> list[Register]:
+        """The factors of a row and the next one for steps k and k + 1, and the two behind."""
+        asm, count = self.asm, min(LANE_FACTORS, self.steps - k)
+        at = k * self.shape.step_bytes
+        rows = [asm.load(Address(self.places[n], self.offsets[n] + at), count)
+                for n in (row, min(row + 1, self.shape.rows - 1))]
+        names = ("unpack_low_pairs", "unpack_high_pairs")[:count // 2]
+        return [asm.result(name, *rows) for name in names]
+
+
+def _blocks(asm: Assembler, sums: Sequence[Sequence[Register]]) -> list[list[Register]]:
+    """Sums of rows become blocks of two rows and two columns, in the same registers: of each two
+    rows, two a vector. A last row by itself is there twice."""
+    found = []
+    for row in range(0, len(sums), 2):
+        others = sums[row + 1] if row + 1 < len(sums) else [
+            asm.result("copy", register) for register in sums[row]]
+        for low, high in zip(sums[row], others):
+            _cross(asm, low, high)
+        found.append([register for pair in zip(sums[row], others) for register in pair])
+    return found
+
+
+def _rows(asm: Assembler, blocks: Sequence[Sequence[Register]]) -> None:
+    """The opposite: blocks become sums of rows."""
+    for held in blocks:
+        for low, high in zip(held[::2], held[1::2]):
+            _cross(asm, low, high)
+
+
+def _cross(asm: Assembler, low: Register, high: Register) -> None:
+    """Let the upper half of one register and the lower half of the other change places."""
+    upper = asm.result("unpack_high_pairs", low, high)
+    asm.op("unpack_low_pairs", low, low, high)
+    asm.op("copy", high, upper)
+
+
 def _factors(asm: Assembler, shape: Micro, a: Register, steps: int) -> Spread | ByLane:
     """The factors of `a` as the architecture takes them, `steps` of each row a turn."""
+    if shape.factors == "blocks":
+        return ByBlock(asm, shape, a, steps)
     return (ByLane if asm.level.by_lane else Spread)(asm, shape, a, steps)
 
 
@@ -241,7 +300,10 @@ def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Red
             asm.op("prefetch_second", Address(ahead, LINE_BYTES * line))
         if shape.lines:
             asm.advance(ahead, LINE_BYTES * shape.lines)
-        for k, (pair, half) in enumerate(itertools.product(range(shape.unroll), halves)):
+        if isinstance(here, ByBlock):
+            here.turn(b, sums)
+        for k, (pair, half) in enumerate(itertools.product(
+                () if isinstance(here, ByBlock) else range(shape.unroll), halves)):
             panel = [load_factor(asm, Address(b, pair * shape.panel_bytes + v * vector_bytes),
                                  shape.factors, half)
                      for v in range(shape.vectors)]

@@ -3,9 +3,9 @@
     from [o][c][r][s], any strides       to [panel][chunk][r][s][c in chunk][o in panel]
 
 A vector gathers the same (c, r, s) of neighbouring o. In bf16, two neighbouring c are rounded and
-laid side by side under each o. What lies behind the last o or c is zero. A gathered half comes with
-what stands behind it: where that is the next c, it is packed as well. Of quantised weights words
-are moved as f32 would be, without a look at the window.
+laid side by side under each o; for products of blocks, two such pairs. What lies behind the last o
+or c is zero. A gathered half comes with what stands behind it: where that is the next c, it is
+packed as well. Of quantised weights words are moved as f32 would be, without a look at the window.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Packing:
         self.copied = dtype == packed.dtype in HALVES
         self.neighbours = self.copied and self.c == self.size
         pairs = packed.dtype == "bf16" or packed.dtype == "f16" and self.neighbours
-        self.step = 2 if pairs else 1
-        self.lines = 2 if packed.dtype == "f16" and pairs else 1
+        self.step = 4 if packed.blocks else 2 if pairs else 1
+        self.lines = 2 if packed.blocks or packed.dtype == "f16" and pairs else 1
         if packed.dtype == "f16" != dtype:
             raise IllegalSchedule(f"weights given as {dtype} cannot be held as f16")
 
@@ -160,10 +160,12 @@ class Packing:
                 self._turn(at, target, index, width, self.step)
                 asm.advance(at, self.step * self.c)
                 asm.advance(target, self.lines * p.line_bytes)
-        if held % self.step:
-            self._turn(at, target, index, width, held % self.step)
-            asm.advance(target, p.line_bytes)
-        done = -(-held * self.lines // self.step)
+        done = held // self.step * self.lines
+        if rest := held % self.step:
+            self._turn(at, target, index, width, rest)
+            lines = 2 if p.blocks else 1
+            asm.advance(target, lines * p.line_bytes)
+            done += lines
         zero = asm.zero()
         for _ in range(p.chunk * self.lines // self.step - done):
             for v in range(p.width // self.level.lanes):
@@ -172,23 +174,38 @@ class Packing:
 
     def _turn(self, at: Register, target: Register, index: Register, width: int,
               channels: int) -> None:
-        """One or two neighbouring channels of a panel: two lines of f16, or one of pairs."""
+        """One or two neighbouring channels of a panel: two lines of f16, or one of pairs; of blocks
+        up to four, two lines."""
         asm, p, lanes = self.asm, self.packed, self.level.lanes
         for v in range(p.width // lanes):
             count = max(0, min(lanes, width - v * lanes))
             here = asm.copy(at)
             asm.advance(here, v * lanes * self.o)
             if not count:
-                values = [asm.zero()] * (channels if self.lines == 2 else 1)
+                values = [asm.zero()] * (2 if p.blocks else channels if self.lines == 2 else 1)
             elif p.dtype == "f16":
                 value = asm.gather(here, index, count)
                 values = [value, asm.result("shift_right_int", value, 16)][:channels]
+            elif p.blocks:
+                values = self._blocks(here, index, count, channels)
             elif p.dtype == "bf16":
                 values = [self._pair(here, index, count, channels)]
             else:
                 values = [self._taken(here, index, count)]
             for line, value in enumerate(values):
                 self._put(target, v, value, line * p.line_bytes)
+
+    def _blocks(self, here: Register, index: Register, count: int,
+                channels: int) -> list[Register]:
+        """bf16 of up to four channels: those of the first two o, and of the last two."""
+        asm = self.asm
+        low = self._pair(asm.copy(here), index, count, min(channels, 2))
+        if channels > 2:
+            asm.advance(here, 2 * self.c)
+            high = self._pair(here, index, count, channels - 2)
+        else:
+            high = asm.zero()
+        return [asm.result(name, low, high) for name in ("unpack_low", "unpack_high")]
 
     def _pair(self, here: Register, index: Register, count: int, channels: int) -> Register:
         """bf16 of one or two channels, the first in the lower half of each lane."""

@@ -20,7 +20,9 @@ class WeightPanels:
     """How a weight [o, c, r, s] is laid out for a contraction.
 
     [panel][chunk][r][s][c in chunk][o in panel], o in panel innermost, zeros where o or c end; in
-    bf16 two neighbouring c stand side by side under each o. With `winograd` the window is replaced
+    bf16 two neighbouring c stand side by side under each o; with `blocks`, of each two lines the
+    first has four c of the first two o of each vector, the other one those of the last two, as
+    `dot_blocks` takes them. With `winograd` the window is replaced
     by the points of F(2) or F(4), outside of the channels: [panel][point][c][o in panel]; `folded`
     is that of the schedule. The weight has `parts` times `out_channels` rows; the panels of a part
     lie together. Quantised ones are words, of each group those of `graph.quantised`, and
@@ -39,6 +41,7 @@ class WeightPanels:
     winograd: int = 0
     folded: bool = False
     parts: int = 1
+    blocks: bool = False
 
     @property
     def line_bytes(self) -> int:
@@ -153,5 +156,6 @@ def weight_panels(kernel: Kernel, schedule: ContractionSchedule,
         unit = max(level.lanes, PAIRED_CHANNELS) if schedule.weights == "bf16" else level.lanes
         if schedule.weights not in FORMATS and e.c % level.lanes == chunk % unit == 0:
             chunk = unit
-    return WeightPanels("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,
-                        chunk, schedule.weights, *winograd, e.parts)
+    width, blocks = schedule.vectors * level.lanes, level.blocks and schedule.blocks
+    return WeightPanels("weight", e.o, e.c, e.r, e.s, width, chunk, schedule.weights, *winograd,
+                        e.parts, blocks)

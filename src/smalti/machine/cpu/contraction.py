@@ -136,7 +136,8 @@ class _Shape:
         planar, in_registers = isinstance(s.algorithm, Planar), s.in_registers
         depth = e.r * e.s * (e.c if planar else s.chunk)
         sums = "kept" if in_registers else "loaded" if self.chunks > 1 else "zero"
-        block = micro.clocks(core, s.tile_x, s.rows, s.vectors, depth, s.factors, sums)
+        factors = "blocks" if core.by_lane and s.blocks else s.factors
+        block = micro.clocks(core, s.tile_x, s.rows, s.vectors, depth, factors, sums)
         turns = lines * self.mine * e.parts * (1 if planar else self.chunks)
         multiplied = scaled(block, turns)
         wide = (s.tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1

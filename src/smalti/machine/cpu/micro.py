@@ -4,6 +4,7 @@ registers.
 For each k a micro-kernel loads `vectors` vectors of one factor, broadcasts `rows` numbers of the
 other, and does `rows * vectors` multiply-adds, on ports of their own. NEON's multiply-adds take one
 lane of a vector for all lanes of the other, so there a load brings the numbers of four rows.
+Products of blocks (`bfmmla`) are of two rows and four k, which an instruction brings together.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from smalti.machine.cpu.core import Core
 
 ISSUED = 8.0
 """Instructions that a core with two vector ports can start in a clock."""
-HALF_CLOCKS = {"f32": 0.0, "f16": 1.0, "pairs": 0.0, "widened": 1.0, "quads": 0.0, "words": 0.0}
+HALF_CLOCKS = {"f32": 0.0, "f16": 1.0, "pairs": 0.0, "blocks": 0.0, "widened": 1.0, "quads": 0.0,
+               "words": 0.0}
 """Instructions to widen a vector of weights to f32, by the kind of factors."""
-CHANNELS = {"pairs": 2, "words": 2, "quads": 4}
+CHANNELS = {"pairs": 2, "blocks": 2, "words": 2, "quads": 4}
 """Channels that a product takes, by the kind of factors; else one."""
 WORDS_CLOCKS = 1.5
 """Clocks of a product of words and of adding it to a sum, as a multiple of those of a multiply-add
@@ -40,7 +42,9 @@ def step_clocks(core: Core, rows: int, vectors: int, factors: str = "f32") -> fl
     products, widened = float(rows * vectors), HALF_CLOCKS[factors] * vectors
     if factors == "words":
         products *= WORDS_CLOCKS
-    rate = core.pairs if factors == "pairs" else core.ports
+    if factors == "blocks":
+        products = (rows + rows % 2) * (vectors + 0.5) / 2
+    rate = core.pairs if factors in ("pairs", "blocks") else core.ports
     loads = vectors + (rows / core.lanes if core.by_lane else rows)
     return max((products + widened) / rate, loads / core.ports,
                (products + widened + loads) / (ISSUED * core.ports / 2))
