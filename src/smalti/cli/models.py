@@ -19,7 +19,7 @@ LIMIT = 20
 
 @click.group()
 def models() -> None:
-    """Models by name: fetch them, see what is here, check it, delete it.
+    """Find, fetch, check and delete models by name.
 
     A name is hf:OWNER/NAME, hf:OWNER/NAME@REVISION:FILE, civitai:MODEL@VERSION, an https: address
     with #sha256=HASH, or a short name, which `smalti models search` lists.
