@@ -151,3 +151,26 @@ def test_parts_of_a_folder_as_files_of_their_own(tmp_path: Path, family: str) ->
     assert found.names() == whole.names()
     for name in whole.names():
         np.testing.assert_array_equal(found.floats(name), whole.floats(name), name)
+
+
+@pytest.mark.parametrize("added", [0.0, 3.0])
+def test_a_long_prompt_of_z_image_is_read_as_diffusers_reads_it(tmp_path: Path,
+                                                               added: float) -> None:
+    """It takes 96 tokens, the negative one 32: in a batch each says where its image stands. Turbo
+    models are asked without guidance."""
+    import torch
+
+    pipe = theirs.pipeline("z-image")
+    pipe.set_progress_bar_config(disable=True)
+    ours = Pipeline.load(theirs.save(pipe, tmp_path / "model"), threads=1)
+    prompt, size = "a red apple, ripe, " * 14, {"width": 40, "height": SIDE}
+    latents = NoiseSource("cpu", (7,), (16, SIDE // 2, 20)).draw()
+    with torch.no_grad():
+        expected = pipe([prompt], negative_prompt=[NEGATIVE], num_inference_steps=STEPS, **size,
+                        latents=torch.from_numpy(latents), guidance_scale=added,
+                        output_type="latent").images.numpy()
+    *_, last = ours.steps(prompt, negative_prompt=NEGATIVE, steps=STEPS, seed=7, sampler="euler",
+                          guidance_scale=1 + added, **size)
+    assert relative_error(last.latents, expected) <= ERROR_MAX
+    picture = np.asarray(last.result.images[0], np.float64)
+    assert (np.abs(picture - decoded(pipe, expected)) <= 1).mean() >= 0.999
