@@ -79,6 +79,8 @@ FILES = {
         {UNET + "cap_pad_token": (1, 3840), UNET + "noise_refiner.0.attention.qkv.weight": (3, 3)},
         {"cap_pad_token": (1, 3840), "noise_refiner.0.attention.norm_k.weight": (128,)},
     ],
+    "z-image-controlnet": [{"control_all_x_embedder.2-1.weight": (3840, 132),
+                            "control_layers.0.after_proj.weight": (9, 9)}],
     "z-image-omni": [{"siglip_embedder.0.weight": (9,), "cap_pad_token": (1, 9),
                       "noise_refiner.0.attention.k_norm.weight": (128,)}],
     "z-image-pixels": [{"dec_net.cond_embed.weight": (9, 9), "cap_pad_token": (1, 9),

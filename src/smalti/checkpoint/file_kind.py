@@ -68,6 +68,10 @@ OTHERS: tuple[FileKind, ...] = (
     FileKind(
         "flux2", "a FLUX.2 checkpoint",
         lambda n: n.has("double_stream_modulation_img.", "single_stream_modulation.")),
+    FileKind("z-image-controlnet", "a ControlNet for Z-Image",
+             lambda n: n.has("control_all_x_embedder.", "control_noise_refiner."),
+             advice="ControlNets for Z-Image are not computed so far; give a Z-Image checkpoint "
+                    "alone"),
     FileKind("z-image-omni", "a Z-Image Omni checkpoint, which reads pictures",
              lambda n: n.has("siglip_embedder.") and n.has("noise_refiner.")),
     FileKind("z-image-pixels", "a Z-Image checkpoint of pixels, without an autoencoder",
