@@ -15,7 +15,8 @@ from tiny_model import TINY
 
 from smalti import Pipeline
 from smalti.benchmark.profile import seeded_inputs
-from smalti.checkpoint import convert
+from smalti.checkpoint import convert, load
+from smalti.diffusion.submodels import Submodels
 from smalti.errors import DeviceError, InputError
 from smalti.graph.quantised import FORMATS
 from smalti.runtime import vulkan, webgpu
@@ -202,6 +203,16 @@ def test_a_vae_is_not_stored_as_f16(model_path: Path, device: str) -> None:
     pipe = Pipeline.load(model_path, device=device, precision="f16")
     assert pipe.program("unet").module.precision == "f16"
     assert pipe.program("vae").module.precision == {"vulkan:0": "bf16", "wgpu:0": "f32"}[device]
+
+
+def test_texts_of_wide_range_are_not_stored_as_f16(tmp_path: Path, device: str) -> None:
+    """T5's states, as those of language models, are beyond what f16 holds; CLIP's are not."""
+    config = tiny.WORDLESS["flux"]
+    path = tiny.write(tmp_path / "flux.safetensors",
+                      tiny.single_file(config, tiny.random_weights(config)))
+    models = Submodels(load(path), "f16", device=device)
+    assert [models.precision_of(part) for part in ("text", "text_2", "transformer")] == [
+        "f16", {"vulkan:0": "bf16", "wgpu:0": "f32"}[device], "f16"]
 
 
 def test_what_a_device_does_not_do_is_said(model_path: Path) -> None:

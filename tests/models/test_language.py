@@ -12,10 +12,14 @@ from native_regions import LEVELS, arrays_for, check_graph, relative_error
 from transformer_graphs import check_program
 from webgpu_devices import webgpu  # noqa: F401  a fixture
 
+from smalti.checkpoint.blocks import dequantise
+from smalti.checkpoint.quantise import quantise
+from smalti.checkpoint.tensors import held, held_as
 from smalti.errors import InputError
 from smalti.graph import evaluate, parse, show, verify
 from smalti.models import QWEN3_4B, LanguageConfig, language_graph
 from smalti.models.language import PREFIX
+from smalti.runtime.compilation import compile_graph
 from smalti.runtime.gpu.compilation import compile_for
 from smalti.runtime.gpu.interface import Gpu
 
@@ -97,6 +101,25 @@ def test_gpus_compute_it(request: pytest.FixtureRequest, device: str, precision:
 
 def test_the_program_computes_it() -> None:
     check_program(language_graph(TINY, 2, 20, taps=[3], final_norm=True))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q4_K", "Q6_K"])
+def test_quantised_weights(name: str) -> None:
+    """Blocks of a file, as programs hold them, give what their numbers give."""
+    graph = language_graph(replace(WIDE, hidden_size=256, mlp_size=256), 1, 16, taps=[1])
+    inputs, parameters = arrays_for(graph)
+    given, dtypes = dict[str, Any](parameters), {}
+    for key, value in parameters.items():
+        if value.ndim == 2:
+            blocks = quantise(name, value).reshape(len(value), -1)
+            parameters[key] = dequantise(name, blocks).reshape(value.shape)
+            given[key], dtypes[key] = held(name, blocks, value.shape), held_as(name)
+    program = compile_graph(graph, threads=1, weights=dtypes)
+    program.bind(given.__getitem__)
+    (found,), (expected,) = (each.values() for each in (
+        program.run(inputs), evaluate(graph, inputs, parameters)))
+    assert relative_error(found, expected) < 1e-3
 
 
 def hidden(module: Any, tokens: np.ndarray, mask: np.ndarray | None = None) -> list[np.ndarray]:

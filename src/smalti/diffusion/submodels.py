@@ -217,7 +217,8 @@ class Submodels:
         )
 
     def precision_of(self, part: str) -> str:
-        """The precision of a part: an autoencoder's values do not fit f16."""
-        if part in ("vae", "vae_encoder"):
+        """The precision of a part: values of an autoencoder, of T5 and of language models do not
+        fit f16."""
+        if part in ("vae", "vae_encoder") or self.parts[part].wide:
             return of_wide_range(self.device, self.precision)
         return self.precision

@@ -102,7 +102,7 @@ def _encoder(name: str, title: str, file: str, published: LanguageConfig, mark: 
         name=name, title=title, file=file, width=published.hidden_size, inside=_inside(name),
         alone=(*(f"{start}layers.0.{ours}" for start in starts), f"blk.0.{theirs}"),
         config=partial(language_config, name, published), shows=shows,
-        layout=partial(_layout, shows), graph=partial(_graph, name), **more)
+        layout=partial(_layout, shows), graph=partial(_graph, name), wide=True, **more)
 
 
 QWEN3 = _encoder(

@@ -35,6 +35,7 @@ def parts(config: ModelConfig) -> dict[str, ModelPart]:
     for part, (name, text) in zip(TEXTS, config.texts.items(), strict=False):
         title = "the text encoder" if len(config.texts) == 1 else f"the text encoder {name}"
         use = family.text(name)
-        found[part] = ModelPart(title, use.encoder.graph(text, use), (1, 1))
+        found[part] = ModelPart(title, use.encoder.graph(text, use), (1, 1),
+                                wide=use.encoder.wide)
     return {**found, **family.backbone.parts(config.denoiser),
             **family.autoencoder.parts(config.vae)}

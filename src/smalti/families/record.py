@@ -50,13 +50,15 @@ class ModelPart:
     """A network of a model that is compiled on its own.
 
     `title` are the words for it, `graph` its graph for a shape, `smallest` the smallest such shape,
-    and `held` the inputs that stay the same for all steps of a picture.
+    and `held` the inputs that stay the same for all steps of a picture. What is `wide` may have
+    activations beyond what f16 holds.
     """
 
     title: str
     graph: Callable[..., Graph]
     smallest: tuple[int, ...]
     held: tuple[str, ...] = ()
+    wide: bool = False
 
 
 # ---------------------------------------------------------------------- networks
@@ -75,6 +77,8 @@ class TextEncoder:
     tokenizer     "clip" (chunks of 77 tokens, each with a weight), or one that reads the plain
                   text: "t5", "qwen3", "qwen2"
     tokens        the numbers of tokens that its tokenizer gives are below this one
+    wide          whether its states may be beyond what f16 holds, as those of T5 and of language
+                  models are: the first token of Qwen's and the widest of T5's layers overflow
     padding       the token that fills up a chunk behind the end of a prompt; None for more ends
     config        (file for messages, shapes, what is stated, how a family reads it) -> its
                   hyperparameters
@@ -101,6 +105,7 @@ class TextEncoder:
     graph: Callable[[Any, Text], Callable[..., Graph]]
     spelled: Callable[[Layers], SpelledLayers] = own_spelling
     tokens: int = 0
+    wide: bool = False
     padding: int | None = None
     known: str | None = None
 

@@ -69,6 +69,7 @@ XXL = TextEncoder(
     alone=("encoder.block.0.layer.0.SelfAttention", "enc.blk.0."),
     tokenizer="t5",
     tokens=32_100,
+    wide=True,
     config=t5_config,
     shows=_shows,
     layout=_layout,
