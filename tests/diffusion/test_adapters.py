@@ -88,6 +88,22 @@ def test_an_adapter_of_few_steps_says_how_it_is_used(
     assert "few steps" not in adapter_report(adapter)
 
 
+@pytest.mark.parametrize(("metadata", "other"), [
+    ({"modelspec.prediction_type": "v"}, True), ({"ss_v_parameterization": "True"}, True),
+    ({"modelspec.prediction_type": "epsilon"}, False), ({}, False),
+    ({"modelspec.prediction_type": "?"}, False)])
+def test_an_adapter_for_models_that_predict_something_else(
+        pipe: Pipeline, adapter: Path, tmp_path: Path, metadata: dict[str, str], other: bool
+        ) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file(load_file(adapter), path, metadata)
+    pipe.loras = [path]
+    said = [text for text in pipe.job(PictureOptions("a red apple")).warnings
+            if "trained for models that predict v_prediction, and this one predicts eps" in text]
+    assert len(said) == other
+    pipe.loras = []
+
+
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_adapter(tmp_path_factory.mktemp("adapters") / "style one.safetensors", TINY)

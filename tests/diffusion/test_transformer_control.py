@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from smalti.benchmark.agreement import relative_error
 from smalti.benchmark.weights import seeded
 from smalti.checkpoint import Companion, open_companion
 from smalti.diffusion.control import Control, Controls, SteeredModel
+from smalti.diffusion.options import PictureOptions
 from smalti.errors import InputError
 from smalti.families.controls import SD3, joined
 from smalti.models import (
@@ -127,6 +129,16 @@ def test_they_steer_a_picture(paths: dict[str, Path], nets: dict[str, Companion]
     pictures = [plain, *alone, together]
     for number, one in enumerate(pictures):
         assert all(np.abs(one - other).mean() > 0.1 for other in pictures[:number])
+
+
+def test_they_do_not_steer_kontext_where_it_reads_a_picture(
+        paths: dict[str, Path], nets: dict[str, Companion], tmp_path: Path) -> None:
+    pipe = Pipeline.load(shutil.copy(paths["flux"], tmp_path / "flux-kontext.safetensors"))
+    picture = Image.new("RGB", (SIDE, SIDE))
+    controls = [Control(nets["InstantX"], picture)]
+    assert pipe.job(PictureOptions("a", width=SIDE, height=SIDE, controls=controls)).controls
+    with pytest.raises(InputError, match="ControlNets do not know these: give one of them"):
+        pipe.job(PictureOptions("a", width=SIDE, height=SIDE, image=picture, controls=controls))
 
 
 def test_time_is_that_before_the_shift(nets: dict[str, Companion]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.checkpoint.adapters import Adapted, AdapterFile, Fit, WeightedAdapter
+from smalti.checkpoint.hints import metadata_hints
 from smalti.diffusion.prompt import AdapterUse
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.words import Version, files_in, version_of
@@ -22,6 +23,10 @@ Entry = str | Path | WeightedAdapter | Sequence[object]
 or an open adapter with its weights."""
 
 
+PREDICTION_KEYS = ("modelspec.prediction_type", "ss_v_parameterization")
+"""Metadata in which trainers of adapters write what their model predicts."""
+NOISE_OR_VELOCITY = {"epsilon", "v_prediction"}
+"""Models that differ in this alone take each other's adapters, which do harm there."""
 CHOSEN = ("steps", "guidance", "sampler", "noise")
 """What adapters of few steps recommend; what a model predicts, and the size of its pictures, they
 leave as they are."""
@@ -112,6 +117,7 @@ def few_steps(config: ModelConfig, weights: Adapted) -> tuple[ModelConfig, list[
         notes.append(f"defaults are those of {config.distilled} models")
     before = config.distilled and f"the model, made for few steps itself ({config.distilled})"
     for use in weights.uses:
+        warnings += other_prediction(config, use.adapter)
         found = use.adapter.distilled(recommended) if use.weight else None
         if found is None:
             continue
@@ -125,6 +131,17 @@ def few_steps(config: ModelConfig, weights: Adapted) -> tuple[ModelConfig, list[
         notes = [f"defaults are those that {name} is made for: {found}"]
         before = name
     return config, notes, warnings
+
+
+def other_prediction(config: ModelConfig, adapter: AdapterFile) -> list[str]:
+    """What is to be said of an adapter whose metadata say that it was trained for velocities, and
+    of a model that predicts noise, or the other way round."""
+    stated = metadata_hints(adapter.path, {
+        key: adapter.file.metadata.get(key, "") for key in PREDICTION_KEYS}).prediction
+    if stated == config.prediction or not {stated, config.prediction} <= NOISE_OR_VELOCITY:
+        return []
+    return [f"{adapter.path.name} was trained for models that predict {stated}, and this one "
+            f"predicts {config.prediction}; pictures may be washed out or burnt"]
 
 
 def labels(weights: Adapted) -> tuple[str, ...]:

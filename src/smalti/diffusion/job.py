@@ -37,6 +37,7 @@ from smalti.diffusion.stage import DenoiserStage
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.words import fitting
+from smalti.errors import InputError
 from smalti.models.denoiser_config import DenoiserConfig
 
 
@@ -118,6 +119,9 @@ class PictureJob:
         """The ControlNets as one function; None without any."""
         if not uses:
             return None
+        if self.changed is not None and self.config.denoiser.reference:
+            raise InputError("controls are given, and an image that the model reads as tokens; "
+                             "ControlNets do not know these: give one of them")
         models, vae = self.models, self.config.vae
         levels = noise_levels(self.config, self.asked.width, self.asked.height)
 
