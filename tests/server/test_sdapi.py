@@ -173,7 +173,8 @@ def test_a_client_that_goes_away_cancels_its_picture(client: Client) -> None:
     ("options", {"eta_noise_seed_delta": 31337}, 422, "eta_noise_seed_delta is 31337"),
     ("options", {"randn_source": []}, 422, "randn_source is []; expected one of CPU"),
     ("options", {"emphasis": "None"}, 422, "the option emphasis is 'None'"),
-    ("options", {"CLIP_stop_at_last_layers": 0}, 422, "clip_skip is 0"),
+    ("options", {"CLIP_stop_at_last_layers": 13}, 422,
+     "the option CLIP_stop_at_last_layers is 13; expected a whole number from 1 to 12"),
     ("options", {"sd_vae": "gone", "mine": 1}, 422, "no vae is named 'gone'"),
     ("options", {"x": "y" * 100_001}, 422, "more than 100000 characters"),
 ])

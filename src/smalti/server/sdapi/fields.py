@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from smalti.diffusion.options import BATCH_MAX, OPTIONS, SIDE_MAX
+from smalti.diffusion.kinds import WholeKind
+from smalti.diffusion.options import BATCH_MAX, SIDE_MAX
 from smalti.diffusion.samplers import SAMPLERS, split_label
 from smalti.errors import InputError
 from smalti.server.models import MODEL, ModelFile, ModelFolders
@@ -27,6 +28,8 @@ RNGS = {"CPU": "cpu", "NV": "cuda", "GPU": "cuda"}
 """Of the option `randn_source`: A1111's own default is what a GPU of NVIDIA draws."""
 EMPHASES = {"Original": "original", "No norm": "no norm"}
 """Of the option `emphasis`."""
+CLIP_STOPS = WholeKind(1, 12)
+"""Of the option `CLIP_stop_at_last_layers`, as there: the CLIP of SD 1.5 and SDXL has 12 layers."""
 IDLE_SETTINGS: Mapping[str, tuple[Any, ...]] = {
     "eta_noise_seed_delta": (0, None), "token_merging_ratio": (0, None),
     "token_merging_ratio_img2img": (0, None), "token_merging_ratio_hr": (0, None),
@@ -248,10 +251,11 @@ def _settings(settings: Mapping[str, Any], found: Request, folders: ModelFolders
             own["vae"] = each.name
         else:
             own.setdefault("text_encoders", []).append(each.name)
-    skip = settings.get("CLIP_stop_at_last_layers", 1)
+    skip = settings.get("CLIP_stop_at_last_layers")
+    skip = 1 if skip is None else skip
     if isinstance(skip, float) and skip.is_integer():
         skip = int(skip)
-    OPTIONS["clip_skip"].checked(skip)
+    CLIP_STOPS.checked("the option CLIP_stop_at_last_layers", skip)
     if "clip_skip" not in found and skip != 1:
         own["clip_skip"] = skip
     source = settings.get("randn_source", "NV")
