@@ -122,3 +122,24 @@ def test_scales_inside_of_a_sum_stay_there(scales: tuple[int, ...]) -> None:
 def test_where_no_kernel_multiplies_integers_products_stay() -> None:
     names = [node.operation.name for node in rewrite(convolution(), computes).nodes]
     assert "conv" in names and "conv_integer" not in names
+
+
+@pytest.mark.parametrize("steady", [True, False])
+def test_the_scale_of_the_next_layer_is_part_of_the_scale(steady: bool) -> None:
+    """Where the scales are known before a run."""
+    g = Graph("layer")
+    x, w = g.input("x", (1, 16, 5, 5), "u8"), g.parameter("w", (6, 16, 3, 3), "i8")
+    make = g.parameter if steady else g.input
+    y = g.apply("conv", dequantised(g, x, 0.25), dequantised(g, w, make("s", (6, 1, 1, 1))),
+                g.parameter("b", (6,)))
+    g.output("y", g.apply("round", y * g.constant(3.0)))
+    found = rewrite(g, everything)
+    rounded = found.outputs["y"].node.inputs[0]
+    assert rounded.node.operation.name == ("add" if steady else "mul")
+    rng = np.random.default_rng(1)
+    arrays = {name: rng.integers(0, 100, value.shape).astype(DTYPES[value.dtype])
+              for name, value in (*g.inputs.items(), *g.parameters.items())}
+    inputs, parameters = ({name: arrays[name] for name in names}
+                          for names in (g.inputs, g.parameters))
+    np.testing.assert_allclose(evaluate(found, inputs, parameters)["y"],
+                               evaluate(g, inputs, parameters)["y"], rtol=1e-5)

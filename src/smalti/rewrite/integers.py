@@ -161,6 +161,41 @@ def raised(computes: Callable[[Node], bool]) -> Procedure:
     return Procedure(("conv", "mat_mul"), applied)
 
 
+def scaled_once(value: Value, made: Made) -> Value | None:
+    """(sum * scale + bias) * number as sum * (scale * number) + bias * number, for a sum of
+    products of integers, where scale and bias do not change from run to run, or
+    (sum * scale) * number.
+
+    So the result of a layer is divided by its own scale before a run.
+    """
+    factor, number = value.node.inputs
+    if number.kind != "constant" or number.type.size > 1 or len(number.shape) > len(value.shape):
+        return None
+    bias = None
+    if _is(factor, "add"):
+        factor, bias = factor.node.inputs
+    if not _is(factor, "mul") or factor.shape != value.shape:
+        return None
+    sums, scale = factor.node.inputs
+    whole = _is(sums, "cast") and sums.node.inputs[0].node is not None \
+        and sums.node.inputs[0].node.operation.name in ("conv_integer", "mat_mul_integer")
+    if not whole or not all(_is_steady(x) for x in (scale, bias) if x is not None):
+        return None
+    result = made(sums * made(scale * number))
+    return result if bias is None else made(result + made(bias * number))
+
+
+def _is_steady(value: Value) -> bool:
+    """True if `value` depends on parameters and constants only."""
+    pending = [value]
+    while pending:
+        x = pending.pop()
+        if x.kind == "input":
+            return False
+        pending.extend(x.node.inputs if x.node else ())
+    return True
+
+
 def of_bytes(graph: Graph) -> bool:
     """True if any value of `graph` is an integer of 8 bits."""
     return any(value.dtype in FACTORS for value in (

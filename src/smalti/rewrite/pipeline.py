@@ -11,7 +11,7 @@ from smalti.graph import Graph, verify
 from smalti.rewrite.attention import ATTENTION_RULES
 from smalti.rewrite.composites import COMPOSITES
 from smalti.rewrite.folding import fold_constants
-from smalti.rewrite.integers import of_bytes, raised
+from smalti.rewrite.integers import of_bytes, raised, scaled_once
 from smalti.rewrite.liveness import remove_dead_nodes
 from smalti.rewrite.lowering import LOWERINGS, Computes, lowered
 from smalti.rewrite.movement import MOVEMENT_RULES
@@ -76,7 +76,7 @@ def rewrite(graph: Graph, computes: Computes | None = None) -> Graph:
     verify(graph)
     graph = _run(graph, PASSES)
     if computes is not None and of_bytes(graph):
-        rules = (raised(computes),)
+        rules = (raised(computes), Procedure(("mul",), scaled_once))
         raising = GraphPass("raise_integers", partial(apply_rules, rules=rules))
         graph = _run(graph, (raising, *PASSES))
     if computes is None or all(map(computes, graph.nodes)):

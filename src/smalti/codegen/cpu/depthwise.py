@@ -23,6 +23,7 @@ from itertools import groupby, product
 
 from smalti.codegen.cpu import elements
 from smalti.codegen.cpu.assembler import FeatureLevel
+from smalti.codegen.cpu.integers import unrounded
 from smalti.codegen.cpu.lowered import (
     KernelStep,
     NativeKernel,
@@ -83,7 +84,8 @@ def lower_depthwise(kernel: Kernel, schedule: DepthwiseSchedule,
 class _DepthwiseLowering:
     def __init__(self, kernel: Kernel, schedule: DepthwiseSchedule, level: FeatureLevel) -> None:
         self.kernel, self.schedule, self.level = kernel, schedule, level
-        self.patch, total, self.result = kernel.stages
+        self.patch, total, out = kernel.stages
+        self.result = replace(out, value=unrounded(out.value, kernel.buffer("out").dtype))
         (_, self.b), (_, self.y), (_, self.x), (_, self.o) = total.axes
         (_, self.r), (_, self.s) = total.reduced
         weighted = isinstance(total.value, Call)

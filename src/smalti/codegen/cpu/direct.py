@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from smalti.codegen.cpu.assembler import FeatureLevel
+from smalti.codegen.cpu.integers import unrounded
 from smalti.codegen.cpu.lowered import (
     KernelStep,
     NativeKernel,
@@ -129,7 +130,8 @@ class DirectLowering:
         self.size = STORED_BYTES[schedule.dtype]
         self.packed = weight_panels(kernel, schedule, level)
         self.chunks = -(-self.e.c // schedule.chunk)
-        self.patch, _, self.result = kernel.stages
+        self.patch, _, out = kernel.stages
+        self.result = replace(out, value=unrounded(out.value, kernel.buffer("out").dtype))
         if schedule.dtype == "u8":
             self.patch = as_bytes(kernel)
         self.batched = weights_batched(kernel)

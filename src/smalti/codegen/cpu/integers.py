@@ -9,11 +9,31 @@ from __future__ import annotations
 from smalti.codegen.cpu import masks
 from smalti.codegen.cpu.assembler import Assembler
 from smalti.codegen.cpu.operands import Address, Register
+from smalti.kernel.form import Call, Const, Expr
 
 INTEGERS = ("u8", "i8", "i32")
 STORED_INTEGERS = (*INTEGERS, "i16")
 """What is stored besides as whole numbers: factors of products, in scratch memory."""
 WIDEN = {"u8": "widen_byte", "i8": "widen_signed_byte"}
+
+
+def unrounded(value: Expr, dtype: str) -> Expr:
+    """`value` without the rounding that storing it as `dtype` repeats: where it is rounded, and
+    then bounded by whole numbers at most, it may as well be rounded last.
+
+    >>> from smalti.kernel.form import Load
+    >>> x = Call("round", (Load("x", ()),))
+    >>> unrounded(Call("max", (x, Const(0.0))), "u8").arguments[0]
+    Load(buffer='x', index=())
+    """
+    if dtype in WIDEN and isinstance(value, Call):
+        if value.function == "round":
+            return value.arguments[0]
+        inner, *bounds = value.arguments
+        if value.function in ("min", "max") and all(
+                isinstance(bound, Const) and float(bound.value).is_integer() for bound in bounds):
+            return Call(value.function, (unrounded(inner, dtype), *bounds))
+    return value
 
 
 def load(asm: Assembler, dtype: str, address: Address, lanes: int | None = None) -> Register:
