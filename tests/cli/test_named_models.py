@@ -90,7 +90,7 @@ def test_a_download_that_is_killed_goes_on(named: HubServer, tmp_path: Path,
         if asked:
             handler.send_header("Content-Range", f"bytes {start}-{len(MODEL) - 1}/{len(MODEL)}")
         handler.end_headers()
-        handler.wfile.write(MODEL[start:start + len(MODEL) // 2])
+        handler.wfile.write(MODEL[start:start + len(MODEL) // 10])
         handler.wfile.flush()
         handler.rfile.read(1)  # until the client has gone
         handler.close_connection = True
