@@ -67,7 +67,11 @@ def test_the_command_line_counts_where_a_row_says_nothing() -> None:
     ({"prompt": "a", "image": "none.png"}, "none.png, which is no file"),
     ({"prompt": "a", "controls": [{"model": "x"}]}, "expected model, image"),
     ({"prompt": "a", "controls": "x"}, "expected a list such as"),
-    ({"prompt": "a", "batch_size": 65}, "batch_size is 65")])
+    ({"prompt": "a", "batch_size": 65}, "batch_size is 65"),
+    ({"prompt": "a", "width": "wide"}, "width is 'wide'; expected a whole number"),
+    ({"prompt": "a", "noise": True}, "noise is True"),
+    ({"prompt": "a", "mask": [1]}, r"mask is \[1\]; expected the path of a file"),
+    ({"prompt": "a", "controls": [{"model": 1, "image": 2}]}, "expected the path of a file")])
 def test_rows_that_cannot_be_made_are_named(values: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=f"1 of 2 rows cannot be made:\n.*{said}"):
         made(values, {"prompt": "good"})

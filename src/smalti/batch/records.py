@@ -154,18 +154,20 @@ def _checked(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The options in the form that `PictureOptions` brings them into, with whole paths."""
     given = {name: value for name, value in values.items() if name != "controls"}
     for name in FILES:
-        if isinstance(given.get(name), str):
+        if given.get(name) is not None:
             given[name] = _file(name, folder, given[name])
     asked = PictureOptions.of(**given)
-    found = {name: getattr(asked, name) for name in OPTIONS
+    found = {name: OPTIONS[name].checked(getattr(asked, name)) for name in OPTIONS
              if OPTIONS[name].given(getattr(asked, name)) or name == "prompt"}
     if "controls" in values:
         found["controls"] = _controls(values["controls"], folder)
     return found
 
 
-def _file(name: str, folder: Path, given: str) -> str:
+def _file(name: str, folder: Path, given: object) -> str:
     """The whole path of a file; the name of a model that is fetched by it stays."""
+    if not isinstance(given, str) or "\0" in given:
+        raise InputError(f"{name} is {given!r:.80}; expected the path of a file")
     path = folder / given
     if path.is_file():
         return str(path.absolute())
@@ -184,7 +186,7 @@ def _controls(told: Any, folder: Path) -> list[dict[str, Any]]:
         if set(each) - CONTROL or not {"model", "image"} <= set(each):
             raise InputError(f"a control has {sorted(each)}; expected model, image, and any of "
                              f"{sorted(CONTROL - {'model', 'image'})}")
-        found.append({**each, **{name: _file(name, folder, str(each[name]))
+        found.append({**each, **{name: _file(name, folder, each[name])
                                  for name in ("model", "image")}})
     return found
 
