@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from native_regions import LEVELS
 from tiny_model import TINY, write_model
 
 from smalti import Guide, Pipeline, Projected
 from smalti.diffusion import metadata
 from smalti.errors import CheckpointError, InputError, NumericsError
-from smalti.runtime.cpu.adapter import available_levels
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_weights_are_held_as_the_file_has_them_with_the_same_picture(
     assert held == ["f16", "f32"]
 
 
-@pytest.mark.parametrize("level", available_levels())
+@pytest.mark.parametrize("level", LEVELS)
 def test_bf16_makes_nearly_the_same_picture(pipe: Pipeline, model_path: Path, level: str,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"width": 96, "height": 96, "steps": 2}

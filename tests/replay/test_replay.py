@@ -304,6 +304,7 @@ def test_what_a_machine_has_no_room_for_is_a_line() -> None:
     assert found["code"] == ["refused"] and found[WORDS]
 
 
+@pytest.mark.sweep
 def test_two_processes_write_the_same_bytes_whatever_their_hashes(tmp_path: Path) -> None:
     graphs = ("tokens", "linear residual", "schedules of a softmax", "onnx Softmax", "sd1 text")
     running = []

@@ -53,6 +53,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("case", CASES)
 def test_every_step_is_native(case: str, name: str) -> None:

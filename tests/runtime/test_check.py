@@ -24,7 +24,9 @@ from smalti.runtime.gpu.check import executor
 from smalti.runtime.gpu.interface import Gpu
 
 
-@pytest.mark.parametrize("name", available_levels())
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name == available_levels()[-1] else pytest.mark.sweep)
+    for name in available_levels()])
 def test_every_form_on_each_feature_level(name: str) -> None:
     report = smalti.check_target(name)
     assert report.ok, report

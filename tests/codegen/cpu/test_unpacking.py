@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from native_regions import LEVELS
 
 from smalti.codegen.cpu.lower import limits
 from smalti.codegen.levels import level
@@ -16,7 +17,7 @@ from smalti.graph.interpreter import evaluate
 from smalti.graph.quantised import FORMATS, Quantised, quantised
 from smalti.kernel.text import parse as parse_kernel
 from smalti.runtime import Program, compile_graph
-from smalti.runtime.cpu.adapter import available_levels, cpu
+from smalti.runtime.cpu.adapter import cpu
 from smalti.runtime.cpu.alternative import Alternative
 from smalti.schedule import choose, parse
 from smalti.schedule.schedule import Limits, Planar, Winograd
@@ -63,7 +64,7 @@ def run(program: Program, weight: np.ndarray | Quantised, x: np.ndarray) -> np.n
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FORMATS)
-@pytest.mark.parametrize("target", available_levels())
+@pytest.mark.parametrize("target", LEVELS)
 def test_products_are_those_of_the_weights_as_f32(target: str, dtype: str) -> None:
     held_so, random = quantised(WEIGHT, dtype), np.random.default_rng(1)
     for rows, staged, form in ((1, False, "plain"), (2, True, "plain"), (5, False, "gated"),
@@ -83,7 +84,7 @@ def test_products_are_those_of_the_weights_as_f32(target: str, dtype: str) -> No
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FORMATS)
-@pytest.mark.parametrize("target", available_levels())
+@pytest.mark.parametrize("target", LEVELS)
 def test_convolutions_with_windows_unpack_them_from_the_order_of_the_file(
         target: str, dtype: str) -> None:
     check_window(target, dtype, window_graph(9, step=2), 0)
@@ -91,7 +92,7 @@ def test_convolutions_with_windows_unpack_them_from_the_order_of_the_file(
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("target", available_levels())
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("case, winograd", [
     (dict(size=9, channels=192, step=2), 0), (dict(size=6, window=5), 0),
     (dict(size=6, staged=False), 0), (dict(size=7, out=96, window=2, step=2, staged=False), 0),
@@ -122,7 +123,7 @@ def check_window(target: str, dtype: str, g: Graph, winograd: int) -> None:
     assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("target", available_levels())
+@pytest.mark.parametrize("target", LEVELS)
 def test_windows_in_bf16(target: str) -> None:
     """Pairs where the CPU multiplies them; Winograd factors are f32 of the weights as they are."""
     random = np.random.default_rng(9)
@@ -171,7 +172,7 @@ def test_floats_are_rounded_and_other_formats_changed_when_they_are_bound() -> N
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FORMATS)
-@pytest.mark.parametrize("target", available_levels())
+@pytest.mark.parametrize("target", LEVELS)
 def test_products_of_bf16_round_weights_as_if_they_were_held_so(target: str, dtype: str) -> None:
     held_so, random = quantised(WEIGHT, dtype), np.random.default_rng(7)
     for rows, staged in ((ROWS, False), (ROWS, True), (1, False), (3, True)):
@@ -255,7 +256,7 @@ def test_bad_schedules_and_weights_are_refused() -> None:
         compile_graph(product_graph(), weights={"w": "q3"})
 
 
-@pytest.mark.parametrize("target", available_levels())
+@pytest.mark.parametrize("target", LEVELS)
 def test_other_schedules_pack_the_same_weights_and_change_no_byte(target: str) -> None:
     x = np.random.default_rng(5).standard_normal((300, CHANNELS), np.float32)
     for staged, dtype in ((False, "q8"), (True, "q4_min")):
@@ -274,7 +275,7 @@ def test_other_schedules_pack_the_same_weights_and_change_no_byte(target: str) -
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("target", available_levels())
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("case", [dict(size=9, channels=128, step=2), dict(size=16),
                                   dict(size=36, channels=96, out=64)], ids=str)
 def test_other_schedules_of_windows_change_no_byte(target: str, case: dict) -> None:

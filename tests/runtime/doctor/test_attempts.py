@@ -12,10 +12,9 @@ from smalti.runtime.doctor.examination import Finding, examined
 
 FIRST = (
     "nothing", "products of a shape are off by 1 %", "subgroups are half as large",
-    "some elements are not written, others each time", "a word behind the result is written",
-    "large work-groups do nothing", "launches read what was there before",
-    "offsets beyond 2 GiB wrap", "times are none", "the device is always lost")
-"""Faults of most kinds, which every run of the tests tries; the sweep tries all."""
+    "a word behind the result is written", "launches read what was there before",
+    "the device is always lost")
+"""Faults of several kinds, which every run of the tests tries; the sweep tries all."""
 CASES = [pytest.param(name, marks=() if name in FIRST else pytest.mark.sweep) for name in FAULTS]
 
 
