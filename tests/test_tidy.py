@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from syntax import functions, nodes, tree
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "smalti"
@@ -42,18 +43,6 @@ def written_files() -> list[Path]:
     texts = [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *(ROOT / "docs").rglob("*.md"),
              *(ROOT / ".ci").iterdir(), ROOT / "NOTICE"]
     return [*python_files("src", "tests", "bench", "training"), *sorted(texts)]
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    """The syntax tree of a Python file."""
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
-
-
-@cache
-def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """All nodes of the syntax tree of a Python file."""
-    return tuple(ast.walk(tree(path)))
 
 
 def place(path: Path, line: int) -> str:
@@ -119,18 +108,6 @@ def test_files_are_short() -> None:
         if lines > FILE_LINES_MAX and (lines := lines - table_lines(tree(path))) > FILE_LINES_MAX:
             long.append(f"{path.relative_to(ROOT)}: {lines}")
     assert not long, f"files of more than {FILE_LINES_MAX} lines: {long}"
-
-
-def functions(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """All functions of a module, those inside of others, too; expressions, most of a tree, are not
-    looked into."""
-    left: list[ast.AST] = [module]
-    while left:
-        node = left.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-        left += [inner for inner in ast.iter_child_nodes(node)
-                 if isinstance(inner, ast.stmt | ast.ExceptHandler | ast.match_case)]
 
 
 def test_functions_are_short() -> None:
