@@ -47,6 +47,13 @@ def test_the_same_seed_gives_the_same_bytes(pipe: Pipeline, model_path: Path) ->
     assert first != pixels(pipe, seed=8)
 
 
+@pytest.mark.sweep
+def test_the_shipped_model_gives_the_same_pixels_for_any_number_of_threads() -> None:
+    made = [pixels(Pipeline.load(threads=threads, device="cpu"), seed=1, steps=8)
+            for threads in (1, 2, 3, 8)]
+    assert all(one == made[0] for one in made)
+
+
 def test_weights_are_held_as_the_file_has_them_with_the_same_picture(
         pipe: Pipeline, tmp_path: Path, weights: dict[str, np.ndarray]) -> None:
     wide = {name: array.astype(np.float32) for name, array in weights.items()}

@@ -7,17 +7,22 @@ from itertools import product
 import pytest
 from native_regions import LEVELS
 
+from smalti import machine
 from smalti.codegen.cpu.lower import limits, lower
 from smalti.codegen.levels import level
 from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel
+from smalti.models.config import VaeConfig
+from smalti.models.vae import vae_decoder_graph
+from smalti.rewrite import rewrite
 from smalti.schedule import choose
 from smalti.schedule.choose import algorithms
 from smalti.schedule.schedule import BINDING, RUN, TRANSFORMED
 from smalti.schedule.winograd import growth_of
-from smalti.tune.algorithms import planned
+from smalti.tune.algorithms import REFERENCE_THREADS, _results, planned
 from smalti.tune.assignment import greedy
+from smalti.tune.objective import Objective
 from smalti.tune.preference import GAIN_MIN
 
 CPU = limits(level(LEVELS[-1]), 2, 48 << 10, 1 << 20)
@@ -83,3 +88,24 @@ def test_every_algorithm_that_is_offered_can_be_made() -> None:
         assert lower(kernel, schedule, level(LEVELS[-1])).steps
     assert {s.winograd_size for s in algorithms(kernel, CPU, "f32", 2)} == {0, 2}
     assert algorithms(kernel, CPU, "f32", 0) == []
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_results_are_the_same_for_any_number_of_threads(precision: str) -> None:
+    """A decoder of 128 x 128 pixels has layers for which another algorithm serves more threads."""
+    shipped = VaeConfig(16, (16, 32, 64, 64), 1, 4, norm_groups=8)
+    graph = rewrite(vae_decoder_graph(shipped, 1, 16, 16))
+    kernels = [region.kernel for region in partition(graph).regions]
+    device = machine.device("ryzen_7_7700x")
+
+    def found(threads: int, reference: bool) -> list:
+        def cost(threads: int):
+            return Objective.on(device, threads, "latency").cost
+
+        few = limits(level("avx512"), threads, 48 << 10, 1 << 20)
+        return [_results(kernel, schedule) for kernel, schedule in zip(kernels, planned(
+            kernels, few, precision, 1 << 20, [WINOGRAD] * len(kernels), cost(threads),
+            cost(REFERENCE_THREADS) if reference else None), strict=True)]
+
+    assert found(1, False) != found(16, False)
+    assert found(1, True) == found(3, True) == found(16, True) == found(REFERENCE_THREADS, False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smalti import machine
 from smalti.compiler.arena import arranged
@@ -19,7 +19,7 @@ from smalti.schedule.choose import WINOGRAD_MAX
 from smalti.schedule.merge import contraction_extents, weights_batched
 from smalti.schedule.schedule import Limits
 from smalti.settings import THREADS_MAX
-from smalti.tune.algorithms import planned
+from smalti.tune.algorithms import REFERENCE_THREADS, planned
 from smalti.tune.objective import Objective
 
 WIDE_LANES, VECTORS = 16, {16: 32, 8: 16}
@@ -88,7 +88,8 @@ def on_cpu(found: Partition, growth: int, precision: str, aim: Objective) -> Ite
     kernels = [None if isinstance(region, HostRegion) else region.kernel
                for region in found.regions]
     schedules = planned(kernels, limits_of(aim.device, aim.threads), precision, growth,
-                        [WINOGRAD_MAX] * len(kernels), aim.cost)
+                        [WINOGRAD_MAX] * len(kernels), aim.cost,
+                        replace(aim, threads=REFERENCE_THREADS).cost)
     course = LaunchOrder(found, list(schedules),
                          [RegionGroup((n,)) for n in range(len(found.regions))])
     arena = arranged(course, [0] * len(found.regions))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from smalti import settings
 from smalti.codegen.target import Limits, LoweredKernel, Target
@@ -20,7 +20,7 @@ from smalti.machine.cpu import constants_of
 from smalti.schedule import AnySchedule, ContractionSchedule, Schedule, parse
 from smalti.schedule.choose import WINOGRAD_MAX
 from smalti.schedule.winograd import growth_of
-from smalti.tune.algorithms import Cost, planned
+from smalti.tune.algorithms import REFERENCE_THREADS, Cost, planned
 from smalti.tune.objective import Objective
 from smalti.tune.preference import preferred
 from smalti.tune.store import digest
@@ -48,6 +48,11 @@ class Knowledge:
     def cost(self) -> Cost | None:
         """What algorithms are chosen by."""
         return self.usual.cost if self.usual else None
+
+    @property
+    def reference(self) -> Cost | None:
+        """The same on as many threads as results are those of, whatever number computes them."""
+        return replace(self.usual, threads=REFERENCE_THREADS).cost if self.usual else None
 
     def schedules(self, kernel: Kernel, limits: Limits,
                   first: AnySchedule) -> Iterator[AnySchedule]:
@@ -126,7 +131,7 @@ class Selection:
             winograd_sizes.append(WINOGRAD_MAX if weight is None else self._sizes.get(
                 weight.storage.name, WINOGRAD_MAX))
         return planned(kernels, self._limits, self._options.precision, self._growth_max,
-                       winograd_sizes, self._known.cost)
+                       winograd_sizes, self._known.cost, self._known.reference)
 
     def _first(self, region: Region | HostRegion) -> AnySchedule | None:
         """The first schedule of a kernel by itself."""
