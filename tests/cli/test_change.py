@@ -139,7 +139,7 @@ def test_the_page_lists_every_option_as_it_is() -> None:
     """Each option of a picture has a row of docs/cli.md, with the default of its record."""
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
     rows = {}
-    for row in re.findall(r"^\| (.+?) \| (.+?) \| .+ \|$", page.split("## smalti serve")[0],
+    for row in re.findall(r"^\| (.+?) \| (.+?) \| .+ \|$", page.split("## smalti batch")[0],
                           flags=re.MULTILINE):
         rows |= {name: row[1] for name in re.findall(r"--[a-z][a-z-]+", row[0])}
     for option in OPTIONS.values():

@@ -164,7 +164,7 @@ def test_bench_measures_a_gpu_and_compares_its_results(
     (("--peers", "tensorrt"), "known: smalti_onnx"), (("--threads", 0), "1 to 256"),
     (("--chart", "a.pdf"), ".svg or .png"), (("--json", "no-such-folder/a"), "no folder"),
     (("--exports", __file__, "--peers"), "--exports"),
-    (("--target", "sse"), "can be held to avx2, avx512")])
+    (("--target", "sse"), "can be held to avx2, avx2_vnni, avx512, ")])
 def test_bench_refuses_what_it_cannot_use(arguments: tuple, said: str) -> None:
     refused(run("bench", *arguments), said)
 
