@@ -110,9 +110,11 @@ def test_files_are_short() -> None:
     assert not long, f"files of more than {FILE_LINES_MAX} lines: {long}"
 
 
-def test_functions_are_short() -> None:
+@pytest.mark.parametrize("folder", [
+    "src", pytest.param("tests", marks=pytest.mark.sweep), "bench", "training"])
+def test_functions_are_short(folder: str) -> None:
     long = []
-    for path in python_files("src", "tests", "bench", "training"):
+    for path in python_files(folder):
         for node in functions(tree(path)):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:

@@ -24,6 +24,7 @@ def test_rates_are_those_of_a_computer() -> None:
     assert 0 <= probes.barrier(LEVEL, 1) < 1e-3
 
 
+@pytest.mark.sweep
 def test_a_calibration_reads_back_and_knows_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     few = {name: calibration.KERNELS[name] for name in ("product 1 x 1280 x 1000",
                                                         "attention 77, 12 x 64",

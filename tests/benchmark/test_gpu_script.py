@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from smalti.runtime.vulkan import VulkanAdapter
 
 SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "gpu.py"
 
 
+@pytest.mark.sweep
 def test_a_product_is_measured(adapter: VulkanAdapter, tmp_path: Path,
                                environment: dict[str, str]) -> None:
     assert adapter.limits.storage16

@@ -72,7 +72,10 @@ def test_every_operation_is_accepted(name: str) -> None:
     assert signature(graph) == (len(graph.inputs) + len(graph.parameters), len(graph.outputs))
 
 
-@pytest.mark.parametrize("build", tiny_models(), ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", [
+    pytest.param(build, id=build.__name__,
+                 marks=() if build.__name__ in ("mobilenet_v2", "unet") else pytest.mark.sweep)
+    for build in tiny_models()])
 def test_models_are_accepted(build: Callable[[], Graph]) -> None:
     graph = build()
     assert signature(graph) == (len(graph.inputs) + len(graph.parameters), len(graph.outputs))

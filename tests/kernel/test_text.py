@@ -47,7 +47,7 @@ def test_the_text_of_a_convolution() -> None:
     assert parse(EXAMPLE) == example()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(kernels)
 def test_what_is_printed_reads_back(kernel: Kernel) -> None:
     text = show(kernel)

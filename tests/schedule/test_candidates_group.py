@@ -57,7 +57,8 @@ def pooled() -> Graph:
     return g
 
 
-CASES = [pytest.param(kernel, limits, dtype, id=f"{number}-{kernel.form}-{dtype}-{name}")
+CASES = [pytest.param(kernel, limits, dtype, id=f"{number}-{kernel.form}-{dtype}-{name}",
+                      marks=() if name == "subgroups" else pytest.mark.sweep)
          for number, kernel in enumerate(kernels())
          for name, limits, dtype in (("plain", LIMITS, "f32"), ("subgroups", SUBGROUP, "f32"),
                                      ("halves", HALVES, "f16"))]
