@@ -25,6 +25,7 @@ from smalti.diffusion.result import Stopwatch
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import CheckpointError
 from smalti.families import language, registered
+from smalti.families.hints import TextHints
 from smalti.families.joining import contexts_fit
 from smalti.families.keys.language import LANGUAGE_GGUF
 from smalti.families.record import Circumstances, Encoded, Floats, Text, all_tokens
@@ -32,7 +33,7 @@ from smalti.families.records.chroma import CHROMA
 from smalti.graph import evaluate
 from smalti.models.config import FLUX_VAE, ModelConfig
 from smalti.models.language import language_graph
-from smalti.models.language_config import LanguageConfig
+from smalti.models.language_config import QWEN3_4B, LanguageConfig
 from smalti.models.transformer_config import ChromaConfig
 
 QWEN = LanguageConfig(151_669, hidden_size=32, mlp_size=64, layers=3, heads=4, kv_heads=2,
@@ -238,3 +239,18 @@ def test_qwen25_is_told_from_qwen3_by_its_biases(tmp_path: Path) -> None:
                for name, value in stored.items()}}, {"arch_config": json.dumps(arch)}))
     assert found.config.texts == {"qwen25": replace(
         SMALL, qk_norm=False, qkv_bias=True, eps=1e-5, rotary_base=1e4)}
+
+
+@pytest.mark.parametrize("layers, found", [(36, 35), (35, 35), (34, None)])
+def test_layers_are_counted_in_the_whole_model(layers: int, found: int | None) -> None:
+    """Z-Image reads the state behind layer 35 of 36, which some files end with."""
+    config = replace(QWEN3_4B, layers=layers)
+    graph = language_graph(config, 1, 8, taps=(layers,), final_norm=True, prefix=INSIDE[:-1])
+    shapes = {name: value.shape for name, value in graph.parameters.items()}
+    text = Text(language.QWEN3, layer=2)
+    if found is None:
+        with pytest.raises(CheckpointError, match="has 34 layers.*behind the 35th of 36.*cut off"):
+            language.QWEN3.config(Path("q.safetensors"), shapes, TextHints(), text)
+        return
+    assert language.QWEN3.config(Path("q.safetensors"), shapes, TextHints(), text) == config
+    assert language.QWEN3.graph(config, text).keywords["taps"] == (found,)

@@ -22,6 +22,10 @@ CHATML = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 CHATML_ANSWER = CHATML + "<think>\n\n</think>\n\n"
 """The same before an answer without thinking."""
 
+LAYERS = {1024: 28, 2048: 28, 2560: 36, 3584: 28, 4096: 36}
+"""Layers of the published models by their width: Qwen3 of 0.6, 1.7, 4 and 8 billion numbers, and
+Qwen2.5-VL 7B. Some files leave out the last ones, which texts are not read by."""
+
 
 def language_config(name: str, known: LanguageConfig, where: object, shapes: Shapes,
                     hints: TextHints, text: Text) -> LanguageConfig:
@@ -46,11 +50,18 @@ def language_config(name: str, known: LanguageConfig, where: object, shapes: Sha
         raise CheckpointError(
             f"{where}: {title} has {queries} channels of queries and {keys} of keys, which heads of"
             f" {head} channels do not share evenly; the file is damaged or of another model")
+    layers = count(where, f"layer of {title}", shapes, layer)
+    width = size("self_attn.q_proj", 1)
+    last = max(_taps(width, layers, text))
+    if last > layers:
+        raise CheckpointError(f"{where}: {title} has {layers} layers, and texts are read behind the"
+                              f" {last}th of {LAYERS.get(width, last)}; the file is cut off:"
+                              f" download it again")
     return LanguageConfig(
         vocab_size=next(iter(sizes(shapes, start + r"embed_tokens\.weight$", 0)), known.vocab_size),
-        hidden_size=size("self_attn.q_proj", 1),
+        hidden_size=width,
         mlp_size=size("mlp.gate_proj", 0),
-        layers=count(where, f"layer of {title}", shapes, layer),
+        layers=layers,
         heads=queries // head,
         kv_heads=keys // head,
         head_dim=head,
@@ -65,9 +76,15 @@ def _inside(name: str) -> str:
     return f"text_encoders.{name}.transformer."
 
 
+def _taps(width: int, layers: int, text: Text) -> tuple[int, ...]:
+    """The layers behind which texts are read, counted from 1. Those that a family counts from the
+    end are counted so in the whole model, also where a file lacks the last ones."""
+    return text.taps or (max(layers, LAYERS.get(width, layers)) - text.layer + 1,)
+
+
 def _graph(name: str, config: LanguageConfig, text: Text) -> Callable[..., Graph]:
     """From (batch, tokens) to the graph."""
-    taps = text.taps or (config.layers - text.layer + 1,)
+    taps = _taps(config.hidden_size, config.layers, text)
     return partial(language_graph, config, taps=taps, final_norm=text.final_norm,
                    masked=text.masked, prefix=_inside(name).removesuffix("."))
 
