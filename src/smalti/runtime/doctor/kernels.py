@@ -147,7 +147,8 @@ def interpreted(kernel: Kernel, seed: int, holes: bool) -> tuple[Arrays, Arrays]
     memory, given = operands(kernel, STORING, seed)
     if holes:
         for name, array in given.items():
-            array.reshape(-1)[3::29] = np.nan
+            if array.dtype.kind not in "iu":  # integers have no NaN
+                array.reshape(-1)[3::29] = np.nan
             strided(memory[name], kernel.buffer(name))[...] = array
     with np.errstate(all="ignore"):
         return memory, interpreter.run(kernel, given)
