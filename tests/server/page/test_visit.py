@@ -40,6 +40,22 @@ def test_a_first_visit_ends_in_a_picture_that_was_seen_coming(visits: Visits, cl
     assert client.get("/api/pictures").json["pictures"][0]["prompt"] == "a red apple"
 
 
+def test_what_is_being_written_stays_when_more_becomes_known(visits: Visits) -> None:
+    page = visits.open()
+    expect(create(page)).to_be_enabled()
+    page.get_by_role("button", name=re.compile("^Steps")).click()
+    steps = page.get_by_role("dialog").get_by_label("Steps", exact=True)
+    steps.fill("7")
+    page.evaluate("""async () => {
+        const { about } = await import("/page/state.js");
+        about.value = { ...about.value };
+        await new Promise(requestAnimationFrame);
+    }""")
+    expect(steps).to_have_value("7")
+    page.keyboard.press("Tab")
+    expect(page.get_by_title("Steps: 7")).to_have_count(1)
+
+
 def test_a_picture_is_stopped_by_one_key(visits: Visits, client: Client) -> None:
     page = visits.open()
     set_option(page, "Steps", "Steps", str(MANY * 10))  # some that a busy computer cannot end

@@ -63,6 +63,17 @@ export function Option({ name, help = true }) {
   </div>`;
 }
 
+/** A box to write in. What is being written stays as it is, whatever becomes known meanwhile. */
+function Box({ value, onChange, ...more }) {
+  const [written, write] = useState(null);
+  return html`<input ...${more} value=${written ?? value ?? ""}
+    onInput=${(event) => write(event.target.value)} onBlur=${() => write(null)}
+    onChange=${(event) => {
+      write(null);
+      onChange(event);
+    }} />`;
+}
+
 /** The control for what a schema allows. */
 function Control({ id, name, schema }) {
   const value = asked.value[name] ?? usual(name);
@@ -75,9 +86,8 @@ function Control({ id, name, schema }) {
   }
   if (schema.type === "array") return html`<${NumbersField} ...${given} />`;
   if (schema.anyOf) return html`<${SwitchOrNumbers} ...${given} />`;
-  return html`<input type="text" id=${id} value=${value ?? ""}
-    aria-describedby=${`${id}-help`} onChange=${(event) => given.change(event.target.value || null)}
-  />`;
+  return html`<${Box} type="text" id=${id} value=${value} aria-describedby=${`${id}-help`}
+    onChange=${(event) => given.change(event.target.value || null)} />`;
 }
 
 /** One of some names; where `open`, also what is written: "other" asks for it. */
@@ -86,7 +96,7 @@ function Choice({ id, schema, names, value, change, open = false }) {
   const [writing, write] = useState(open && given && !names.includes(value));
   const own = schema.default === undefined || schema.default === null;
   if (writing) {
-    return html`<span class="row"><input type="text" id=${id} value=${value ?? ""}
+    return html`<span class="row"><${Box} type="text" id=${id} value=${value}
       aria-describedby=${`${id}-help`} onChange=${(event) => change(event.target.value || null)} />
       <button type="button" class="quiet small" onClick=${() => {
         write(false);
@@ -135,8 +145,8 @@ export function NumberField({ id, name, schema, value, change, label }) {
       value=${value ?? (Number.parseFloat(schema.usual) || slider[0])}
       aria-label=${`${label ?? title(name)}, slider`}
       onInput=${(event) => change(Number(event.target.value))} />`}
-    <input type="number" id=${id} min=${least} max=${most} step=${whole ? 1 : "any"}
-      inputmode=${whole ? "numeric" : "decimal"} value=${value ?? ""} aria-label=${label}
+    <${Box} type="number" id=${id} min=${least} max=${most} step=${whole ? 1 : "any"}
+      inputmode=${whole ? "numeric" : "decimal"} value=${value} aria-label=${label}
       placeholder=${usually(name).length <= SHORT ? usually(name) : ""} onChange=${take} /></span>`;
 }
 
@@ -146,7 +156,7 @@ function NumbersField({ id, schema, value, change }) {
     const numbers = event.target.value.split(/[\s,;]+/).filter(Boolean).map(Number);
     change(numbers.length && numbers.every(Number.isFinite) ? numbers : null);
   };
-  return html`<input type="text" id=${id} inputmode="decimal" value=${(value ?? []).join(", ")}
+  return html`<${Box} type="text" id=${id} inputmode="decimal" value=${(value ?? []).join(", ")}
     placeholder=${schema.usual ?? "none"} aria-describedby=${`${id}-help`} onChange=${take} />`;
 }
 
