@@ -200,6 +200,15 @@ def _embedder(x: Value, name: str, config: FluxConfig) -> Value:
                       config.hidden_size)
 
 
+def check_latent(height: int, width: int, axes: tuple[int, ...], head_dim: int) -> None:
+    """Raise InputError for a latent of odd size, or rotary axes that do not make up a head."""
+    if height % PATCH or width % PATCH or min(height, width) < 1:
+        raise InputError(f"a latent of {height} x {width} (height x width) is given; tokens are "
+                         f"{PATCH} x {PATCH} pixels of it, so both must be positive and even")
+    if sum(axes) != head_dim:
+        raise InputError(f"rotary axes of {axes} channels do not make up a head of {head_dim}")
+
+
 def embedded(latent: Value, context: Value, config: FluxConfig,
              first: Value | None = None) -> tuple[Value, Value, Value, Value]:
     """Tokens of the image and of the text [n, t, c], and the angles of all, text first.
@@ -210,12 +219,7 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
     head.
     """
     (_, _, height, width), g = latent.shape, latent.graph
-    if height % PATCH or width % PATCH or min(height, width) < 1:
-        raise InputError(f"a latent of {height} x {width} (height x width) is given; tokens are "
-                         f"{PATCH} x {PATCH} pixels of it, so both must be positive and even")
-    if sum(config.axes) != config.head_dim:
-        raise InputError(f"rotary axes of {config.axes} channels do not make up a head of "
-                         f"{config.head_dim}")
+    check_latent(height, width, config.axes, config.head_dim)
     pictures = _pictures(latent, config)
     seen = [patches(picture, PATCH) for picture in pictures]
     img = seen[0] if len(seen) == 1 else g.apply("concat", *seen, axis=1)

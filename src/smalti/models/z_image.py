@@ -12,9 +12,8 @@ the units below, powers of two, which change no bit of a result in f32 or bf16.
 
 from __future__ import annotations
 
-from smalti.errors import InputError
 from smalti.graph import Graph, Value
-from smalti.models.flux import PATCH, PREFIX, TIME_FEATURES, rows
+from smalti.models.flux import PATCH, PREFIX, TIME_FEATURES, check_latent, rows
 from smalti.models.transformer_config import ZImageConfig
 from smalti.nn import (
     from_patches,
@@ -60,7 +59,7 @@ def z_image_graph(config: ZImageConfig, batch: int, height: int, width: int,
     >>> list(g.inputs), g.outputs["prediction"].shape
     (['latent', 'timesteps', 'context', 'mask'], (1, 16, 128, 96))
     """
-    _check(config, height, width)
+    check_latent(height, width, config.axes, config.head_dim)
     g = Graph("z_image")
     latent = g.input("latent", (batch, config.in_channels, height, width))
     timesteps = g.input("timesteps", (batch,))
@@ -106,15 +105,6 @@ def z_image_block_graph(config: ZImageConfig, tokens: int, batch: int = 1) -> Gr
     with g.scope("layers.0"):
         g.output("x", block(x, (cos, sin), config, vec))
     return g
-
-
-def _check(config: ZImageConfig, height: int, width: int) -> None:
-    if height % PATCH or width % PATCH or min(height, width) < 1:
-        raise InputError(f"a latent of {height} x {width} (height x width) is given; tokens are "
-                         f"{PATCH} x {PATCH} pixels of it, so both must be positive and even")
-    if sum(config.axes) != config.head_dim:
-        raise InputError(f"rotary axes of {config.axes} channels do not make up a head of "
-                         f"{config.head_dim}")
 
 
 # ---------------------------------------------------------------------- tokens
