@@ -92,8 +92,8 @@ def sends_too_much(handler: Handler) -> bool:
 
 
 def circles(handler: Handler) -> bool:
+    handler.hub.faults["cdn"].append(circles)  # before the answer, which the test may end with
     handler.send(302, b"", {"Location": handler.hub.cdn + handler.path})
-    handler.hub.faults["cdn"].append(circles)
     return True
 
 
