@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 WAITS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Seconds between attempts; a scanner is done with a picture within a few hundredths."""
@@ -44,3 +47,16 @@ def take_place(part: Path, whole: Path, *, waits: bool = sys.platform == "win32"
             raise
         raise PermissionError(error.errno, f"{error.strerror}; the file may be read-only, or open "
                               f"in another program") from None
+
+
+@contextmanager
+def replacing(whole: Path) -> Iterator[BinaryIO]:
+    """A stream to a new file that takes the place of `whole` when all went well; else nothing of it
+    stays. Raises OSError."""
+    part = whole.with_name(f"{whole.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as stream:
+            yield stream
+        take_place(part, whole)
+    finally:
+        part.unlink(missing_ok=True)

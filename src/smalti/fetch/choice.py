@@ -29,6 +29,7 @@ _HALF = re.compile(r"(?:bf16|fp16|f16|half)")
 _WHOLE = re.compile(r"(?:fp32|f32|full)")
 _EIGHT = re.compile(r"(?:q8_0|fp8|f8|float8|e4m3|e5m2|scaled|int8)")
 _GRADE = r"i?q\d_(?:k(?:_[sml])?|nl|xs|xxs|[01ms])|mxfp4|nf4"
+_GRADED = re.compile(_GRADE)
 _WORDS = re.compile(
     rf"[-_. ](?:{_GRADE}|(?:bf|fp|f)(?:8|16|32)|float8|e4m3(?:fn)?|e5m2|scaled|half|full|int8|"
     r"pruned|emaonly|ema|nonema|no-ema)(?=[-_. ]|$)")
@@ -221,6 +222,6 @@ def _because(choices: Sequence[Choice], one: Choice, why: str) -> Choice:
 def _rank(choice: Choice) -> tuple[int, int, str]:
     """Halves first, then what says nothing, f32, 8 bits and fewer; of those the smallest file."""
     name = PurePosixPath(choice.opened).name.lower()
-    ranks = ((_EIGHT, 3), (re.compile(_GRADE), 4), (_HALF, 0), (_WHOLE, 2))
+    ranks = ((_EIGHT, 3), (_GRADED, 4), (_HALF, 0), (_WHOLE, 2))
     rank = next((rank for words, rank in ranks if words.search(name)), 1)
     return rank, choice.bytes, choice.opened

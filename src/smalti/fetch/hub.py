@@ -21,8 +21,8 @@ from smalti.fetch.address import MAIN, HubAddress, stays_inside
 from smalti.fetch.choice import RemoteFile
 from smalti.fetch.digest import SHA256, Digest
 from smalti.fetch.listing import Listing
-from smalti.fetch.remote import PASSING, BrokenError, Patience, Remote
-from smalti.replacement import take_place
+from smalti.fetch.remote import PASSING, BrokenError, Patience, Remote, asked_wait
+from smalti.replacement import replacing
 
 EXTRA = "pip install smalti[hub]"
 FOUND_MAX = 100
@@ -80,9 +80,8 @@ def _asking(address: HubAddress) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         status = None if error.response is None else error.response.status_code
         if status in PASSING:
-            asked = str(error.response.headers.get("Retry-After", ""))
             raise BrokenError(f"the hub answers {status}",
-                              float(asked) if asked.isdecimal() else None) from None
+                              asked_wait(error.response.headers)) from None
         if status == 401:
             raise FetchError(f"{address}: the hub does not know who asks (401); {login}") from None
         raise FetchError(f"{address}: the hub answers {status}: {_line(error)}") from None
@@ -190,14 +189,13 @@ class _Place:
         reference = self.repository / "refs" / self._revision
         with suppress(OSError):  # a name that is no file's: it is only asked for again
             reference.parent.mkdir(parents=True, exist_ok=True)
-            part = reference.with_name(f"{reference.name}.{os.getpid()}.part")
-            part.write_text(self._address.revision, encoding="utf-8")
-            take_place(part, reference)
+            with replacing(reference) as stream:
+                stream.write(self._address.revision.encode())
 
 
 def here(address: HubAddress) -> Listing | None:
     """What of a repository is in the hub's cache, without asking anybody; None for nothing."""
-    place = cache() / f"models--{address.repository.replace('/', '--')}"
+    place = _Place(address, address.revision).repository
     commit = address.revision
     reference = place / "refs" / commit
     if not COMMIT.fullmatch(commit):

@@ -131,7 +131,7 @@ def _refused(remote: Remote, error: urllib.error.HTTPError) -> BrokenError | Fet
     reason = str(error.reason).partition("\n")[0]
     status, said = error.code, f"{remote.title}: the server answers {error.code} {reason}"
     if status in PASSING:
-        return BrokenError(f"{status} {reason}", _asked_wait(error.headers))
+        return BrokenError(f"{status} {reason}", asked_wait(error.headers))
     if status == 401:
         return FetchError(f"{said}: it wants to know who asks; {remote.advice}")
     if status in (403, 451):
@@ -141,7 +141,7 @@ def _refused(remote: Remote, error: urllib.error.HTTPError) -> BrokenError | Fet
     return FetchError(f"{said}; it is not what was expected of {urlsplit(remote.url).hostname}")
 
 
-def _asked_wait(headers: Any) -> float | None:
+def asked_wait(headers: Any) -> float | None:
     """The seconds that a server asks to wait, where it says so as a number."""
     asked = headers.get("Retry-After", "") if headers else ""
     return float(asked) if asked.isdecimal() else None

@@ -19,7 +19,7 @@ from typing import Any
 from smalti import settings
 from smalti.errors import FetchError
 from smalti.fetch.digest import Digest
-from smalti.replacement import take_place
+from smalti.replacement import replacing
 
 RECORDS, FILES, CLAIMS = "fetched", "files", "claims"
 """Folders in that of models: records, files that are in no cache of the hub, claims."""
@@ -106,16 +106,13 @@ class ModelStore:
     def keep(self, kept: Kept) -> None:
         """Note what was fetched. Raises FetchError where that cannot be written."""
         path = self._record(kept.name)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(asdict(kept), indent=1), encoding="utf-8")
-            take_place(part, path)
+            with replacing(path) as stream:
+                stream.write(json.dumps(asdict(kept), indent=1).encode())
         except OSError as error:
             raise FetchError(f"{path} cannot be written: {error.strerror or error}; give another "
                              f"folder with SMALTI_MODELS") from None
-        finally:
-            part.unlink(missing_ok=True)
 
     def found(self, name: str) -> Kept | None:
         """What was fetched by a name; None where nothing was."""

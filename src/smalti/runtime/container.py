@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from smalti.errors import EngineError, OutputError
-from smalti.replacement import followed, take_place
+from smalti.replacement import followed, replacing
 
 MAGIC = b"\x93SMALTI\n"
 VERSION = 2
@@ -68,17 +68,12 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     """
     if path.exists() and not path.is_file():
         raise OutputError(f"cannot write {path}: it is no file; choose another output")
-    whole = followed(path)
-    part = whole.with_name(f"{whole.name}.{os.getpid()}.part")
     try:
-        with open(part, "wb") as stream:
+        with replacing(followed(path)) as stream:
             yield stream
-        take_place(part, whole)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}; choose another output"
                           ) from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 class Container:
