@@ -7,6 +7,7 @@ says what is done. What is known besides, such as seconds, stands in a journal.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -104,20 +105,20 @@ class BatchFolder:
         """A row for each record, in their order: what was asked for, and what became of it."""
         names = list(dict.fromkeys(name for record in records for name in record.texts))
         path = self.path / TABLE
+        text = io.StringIO(newline="")
+        table = csv.writer(text)
+        table.writerow(["number", "row", "file", "pixels", "seconds", "error", "warnings", *names])
+        for record in records:
+            about = made.get(record.digest, BatchOutcome(record.digest))
+            there = self.done(record)
+            table.writerow([
+                record.number, record.place, record.file if there else "",
+                _pixels(self.path / record.file, about) if there else "",
+                f"{about.seconds:.2f}" if about.seconds else "",
+                "" if there else about.error, "; ".join(about.warnings),
+                *(record.texts.get(name, "") for name in names)])
         with replaced(path) as stream:
-            rows = _Lines(stream.write)
-            table = csv.writer(rows)
-            table.writerow(["number", "row", "file", "pixels", "seconds", "error", "warnings",
-                            *names])
-            for record in records:
-                about = made.get(record.digest, BatchOutcome(record.digest))
-                there = self.done(record)
-                table.writerow([
-                    record.number, record.place, record.file if there else "",
-                    _pixels(self.path / record.file, about) if there else "",
-                    f"{about.seconds:.2f}" if about.seconds else "",
-                    "" if there else about.error, "; ".join(about.warnings),
-                    *(record.texts.get(name, "") for name in names)])
+            stream.write(text.getvalue().encode())
         return path
 
 
@@ -131,14 +132,3 @@ def _pixels(path: Path, about: BatchOutcome) -> str:
     except OSError as error:
         raise InputError(f"{path} cannot be read as a picture ({error}); delete it, and the next "
                          f"run makes it again") from None
-
-
-class _Lines:
-    """Text for a stream of bytes."""
-
-    def __init__(self, write: object) -> None:
-        self._write = write
-
-    def write(self, text: str) -> None:
-        """One line of the table."""
-        self._write(text.encode("utf-8"))  # type: ignore[operator]
