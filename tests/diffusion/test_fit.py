@@ -11,7 +11,6 @@ from smalti import Pipeline
 from smalti.checkpoint.taught_words import TaughtWords
 from smalti.diffusion.fit import size_warnings, word_warnings
 from smalti.diffusion.options import PictureOptions
-from smalti.diffusion.prompt import parse
 from smalti.models.config import SD15
 
 SHIPPED = replace(SD15, default_width=128, default_height=128)
@@ -41,11 +40,11 @@ def test_the_shipped_model_says_what_it_was_not_taught() -> None:
 
 def test_words_that_files_taught_are_known() -> None:
     taught = TaughtWords("tiny.words.txt", (("cat",),))
-    prompt = parse("a sunset cat", steps=4)
-    assert len(list(word_warnings(taught, prompt))) == 1
-    assert not list(word_warnings(None, prompt))
-    assert not list(word_warnings(taught, prompt, changed=True))
-    assert not list(word_warnings(taught, prompt, ["Sunset", "a"]))
+    prompt = "a sunset cat", 4
+    assert len(list(word_warnings(taught, *prompt))) == 1
+    assert not list(word_warnings(None, *prompt))
+    assert not list(word_warnings(taught, *prompt, changed=True))
+    assert not list(word_warnings(taught, *prompt, ["Sunset", "a"]))
 
 
 @pytest.mark.parametrize(("size", "larger", "said"), [

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from smalti.checkpoint import Checkpoint
 from smalti.checkpoint.taught_words import TaughtWords
-from smalti.diffusion.prompt import Prompt
+from smalti.diffusion.prompt import parse
 from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY
 from smalti.errors import CheckpointError, first_of
 from smalti.families import family_of
@@ -72,21 +72,21 @@ def size_warnings(config: ModelConfig, width: int, height: int,
                    f"(smalti upscale)")
 
 
-def word_warnings(taught: TaughtWords | None, prompt: Prompt, embeddings: Iterable[str] = (),
-                  changed: bool = False) -> Iterator[str]:
+def word_warnings(taught: TaughtWords | None, prompt: str, steps: int,
+                  embeddings: Iterable[str] = (), changed: bool = False) -> Iterator[str]:
     """What is to be said of a prompt with words that a model was not taught, where it has a list of
     those that it was. `embeddings` are words that files have taught it, and a model that is
     `changed` by adapters may know others.
 
-    >>> from smalti.diffusion.prompt import parse
     >>> taught = TaughtWords("a.words.txt", (("red apple", "apple"), ("cat",)), ("a", "on"))
-    >>> print(*word_warnings(taught, parse("a (cat:1.2) on a road", steps=20)))
+    >>> print(*word_warnings(taught, "a (cat:1.2) on a road", steps=20))
     this model was not taught "road", and does not draw it; known words: red apple, cat (all 3 \
 are in a.words.txt)
     """
     if taught is None or changed:
         return
-    said = " ".join(dict.fromkeys(span.text for part in prompt.parts for span in part.spans))
+    parts = parse(prompt, steps).parts
+    said = " ".join(dict.fromkeys(span.text for part in parts for span in part.spans))
     own = {name.lower() for name in embeddings}
     unknown = [word for word in taught.unknown(said) if word.lower() not in own]
     if unknown:

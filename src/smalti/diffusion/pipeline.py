@@ -158,7 +158,7 @@ class Pipeline:
         return PictureJob(asked, self._submodels, self._refiner, weights, words,
                    [*size_warnings(self.config, asked.width, asked.height, larger),
                     *word_warnings(
-                        self._submodels.checkpoint.report.words, parse(asked.prompt, asked.steps),
+                        self._submodels.checkpoint.report.words, asked.prompt, asked.steps,
                         [word.name for word in words], changed=bool(weights.uses)),
                     *self._adapters.warnings(weights, named), *doubts, *warnings, *lost],
                    int(KEPT_SHARE * self._memory_bytes), changed, upscaler, notes)

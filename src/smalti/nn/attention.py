@@ -39,9 +39,8 @@ def turned_part(qkv: Value, number: int, norm: str, cos: Value, sin: Value, widt
     turned by the angles of their tokens -> [n, t, width].
 
     cos and sin are [n or 1, t, d / 2] for heads of d channels; raises InputError for another d than
-    width and heads give. Reads `norm.weight` [d], or what
-    `weight` calls it. Dehghani et al. 2023, arXiv:2302.05442, section 2, and Su et al. 2021,
-    arXiv:2104.09864.
+    width and heads give. Reads `norm.weight` [d], or what `weight` calls it. Dehghani et al. 2023,
+    arXiv:2302.05442, section 2, and Su et al. 2021, arXiv:2104.09864.
 
     >>> from smalti.graph import Graph
     >>> g = Graph()
