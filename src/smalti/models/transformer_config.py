@@ -50,8 +50,17 @@ KONTEXT_SIDES = ((672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328)
 """Pixels of the sides of pictures that FLUX.1 Kontext was trained with, either way round."""
 
 
+class TransformerConfig(DenoiserConfig):
+    """What the hyperparameters of transformers have in common."""
+
+    @property
+    def head_dim(self) -> int:
+        """Channels per attention head."""
+        return self.hidden_size // self.heads
+
+
 @dataclass(frozen=True)
-class FluxConfig(DenoiserConfig):
+class FluxConfig(TransformerConfig):
     """Flux.1 (Black Forest Labs 2024; Esser et al. 2024, arXiv:2403.03206).
 
     Channels are those of the latent, before 2 x 2 pixels become a token: `in_channels` is 16, 32
@@ -87,11 +96,6 @@ class FluxConfig(DenoiserConfig):
     def inner_size(self) -> int:
         """Channels that the first layer of an MLP gives."""
         return self.mlp_size * (2 if self.gated else 1)
-
-    @property
-    def head_dim(self) -> int:
-        """Channels per attention head."""
-        return self.hidden_size // self.heads
 
     def purposes(self, latent: int, downscale: int) -> Mapping[int, str]:
         """Channels behind those of the latent -> what for; Kontext reads a picture as tokens."""
@@ -186,7 +190,7 @@ class FluxControlNetConfig(FluxConfig):
 
 
 @dataclass(frozen=True)
-class MMDiTConfig(DenoiserConfig):
+class MMDiTConfig(TransformerConfig):
     """The multimodal diffusion transformer of Stable Diffusion 3 (Esser et al. 2024).
 
     The learned positions are a square of `positions` tokens a side, of which a picture takes the
@@ -205,11 +209,6 @@ class MMDiTConfig(DenoiserConfig):
     context_dim: int = 4096
     pooled_dim: int = 2048
     eps: float = 1e-6
-
-    @property
-    def head_dim(self) -> int:
-        """Channels per attention head."""
-        return self.hidden_size // self.heads
 
     @property
     def skippable_blocks(self) -> int:  # type: ignore[override]  # a count of its own in others
@@ -248,7 +247,7 @@ class MMDiTControlNetConfig(MMDiTConfig):
 
 
 @dataclass(frozen=True)
-class ZImageConfig(DenoiserConfig):
+class ZImageConfig(TransformerConfig):
     """Z-Image (Alibaba's Z-Image team 2025, arXiv:2511.22699): one stream of blocks.
 
     Before all `blocks`, which see image and text, `refiners` each see one of the two. Time becomes
@@ -269,11 +268,6 @@ class ZImageConfig(DenoiserConfig):
     axes: tuple[int, ...] = (32, 48, 48)
     rotary_base: float = 256.0
     eps: float = 1e-5
-
-    @property
-    def head_dim(self) -> int:
-        """Channels per attention head."""
-        return self.hidden_size // self.heads
 
     @property
     def depth(self) -> str:
