@@ -7,9 +7,10 @@ and of SD 3, 32 groups, 32 channels a head of Flux.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -23,6 +24,7 @@ from smalti.models.config import (
     SD3_VAE,
     SD_VAE,
     SDXL_VAE,
+    CausalVaeConfig,
     ModelConfig,
     UNetConfig,
 )
@@ -153,6 +155,29 @@ def part(weights: Weights, prefix: str, new: str = "") -> dict[str, np.ndarray]:
     """The tensors below a prefix, below another."""
     return {new + name.removeprefix(prefix): value for name, value in weights.items()
             if name.startswith(prefix)}
+
+
+def of_wan(stored: Mapping[str, Any], config: CausalVaeConfig) -> dict[str, Any]:
+    """The tensors of an autoencoder with diffusers' names as the authors of Wan call them."""
+    level = config.res_blocks + 2  # the blocks of the way up, and what doubles the size
+    numbers: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+        (r"down_blocks\.(\d+)", lambda match: f"downsamples.{match[1]}"),
+        (r"up_blocks\.(\d+)\.resnets\.(\d+)",
+         lambda match: f"upsamples.{level * int(match[1]) + int(match[2])}"),
+        (r"up_blocks\.(\d+)\.upsamplers\.0",
+         lambda match: f"upsamples.{level * int(match[1]) + level - 1}"),
+        (r"mid_block\.resnets\.(\d)", lambda match: f"middle.{2 * int(match[1])}"))
+    names = ((r"(?<=\d\.)norm1", "residual.0"), (r"(?<=\d\.)conv1", "residual.2"),
+             (r"(?<=\d\.)norm2", "residual.3"), (r"(?<=\d\.)conv2", "residual.6"),
+             (r"conv_shortcut", "shortcut"), (r"mid_block\.attentions\.0", "middle.1"),
+             (r"conv_in", "conv1"), (r"norm_out", "head.0"), (r"conv_out", "head.2"),
+             (r"^quant_conv", "conv1"), (r"^post_quant_conv", "conv2"))
+    found = {}
+    for name, value in stored.items():
+        for pattern, replacement in (*numbers, *names):
+            name = re.sub(pattern, replacement, name)
+        found[name] = value
+    return found
 
 
 def as_openclip(weights: Weights) -> dict[str, np.ndarray]:

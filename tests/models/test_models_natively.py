@@ -14,10 +14,13 @@ from smalti.codegen.cpu.lower import limits
 from smalti.codegen.levels import level
 from smalti.graph import Graph, evaluate
 from smalti.models import (
+    CausalVaeConfig,
     ControlNetConfig,
     RrdbConfig,
     SrvggConfig,
     TaesdConfig,
+    causal_decoder_graph,
+    causal_encoder_graph,
     clip_text_graph,
     controlnet_graph,
     taesd_decoder_graph,
@@ -35,6 +38,7 @@ TINY_SDXL_UNET = replace(
 TINY_UNION = ControlNetConfig(TINY_SDXL_UNET, types=6, type_sinusoids=8, pooled=True)
 TINY_OPENCLIP = replace(TINY_TEXT, activation="gelu", projection=40)
 TINY_SD3_VAE = replace(TINY_VAE, block_channels=(16, 32), z_channels=16, quant_conv=False)
+TINY_WAN_VAE = CausalVaeConfig(channels=16, block_channels=(16, 32), res_blocks=1, z_channels=4)
 TINY_TAESD = TaesdConfig(z_channels=4, channels=16, decoder_blocks=(2, 1), encoder_blocks=(1, 2))
 TINY_RRDB = RrdbConfig(channels=16, growth=8, blocks=1)
 MODELS: dict[str, Callable[[], Graph]] = {
@@ -46,6 +50,8 @@ MODELS: dict[str, Callable[[], Graph]] = {
                                         pooled=True, embedded=True),
     "16 channels to a picture": lambda: vae_decoder_graph(TINY_SD3_VAE, 1, 4, 6),
     "a picture to 16 channels": lambda: vae_encoder_graph(TINY_SD3_VAE, 1, 8, 12),
+    "a frame of 4 channels to a picture": lambda: causal_decoder_graph(TINY_WAN_VAE, 1, 4, 6),
+    "a picture to a frame": lambda: causal_encoder_graph(TINY_WAN_VAE, 1, 8, 12),
     "TAESD, decoding": lambda: taesd_decoder_graph(TINY_TAESD, 1, 4, 6),
     "TAESD, encoding": lambda: taesd_encoder_graph(TINY_TAESD, 1, 8, 12),
     "ESRGAN": lambda: upscaler_graph(TINY_RRDB, 1, 6, 5),

@@ -92,8 +92,7 @@ OTHERS: tuple[FileKind, ...] = (
 
 AUTOENCODER = FileKind(
     "vae", "an autoencoder (VAE) alone",
-    lambda n: not n.denoiser and n.contains(
-        *(mark for kind in autoencoders() for mark in kind.marks)),
+    lambda n: not n.denoiser and any(kind.shows(n.all) for kind in autoencoders()),
     advice="give it with vae= or --vae beside a model")
 TEXT_ENCODER = FileKind(
     "text-encoder", "a text encoder alone",

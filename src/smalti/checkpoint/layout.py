@@ -137,8 +137,7 @@ def _layout(part: str, names: Iterable[str], family: str | None) -> Layout:
         return families()[family].backbone.layout(names) if family else str
     if part == VAE:
         kinds = [families()[family].autoencoder] if family else [
-            kind for kind in autoencoders()
-            if any(mark in name for name in names for mark in kind.marks)]
+            kind for kind in autoencoders() if kind.shows(names)]
         return kinds[0].layout(names) if kinds else str
     known = text_encoders()
     encoders = [known[part]] if part in known else known.values()

@@ -1,19 +1,22 @@
-"""The KL autoencoder of latent diffusion: its hyperparameters, its parts, the names of its layers.
+"""Autoencoders, that of latent diffusion and that of Wan and Qwen-Image: their hyperparameters,
+their parts, the names of their layers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from smalti.families.evidence import Shapes, count, has, most, sizes
 from smalti.families.hints import Hints
+from smalti.families.keys.causal_vae import causal_vae
 from smalti.families.keys.renaming import vae_renaming
 from smalti.families.prefixes import VAE
 from smalti.families.record import Autoencoder, Layout, ModelPart
 from smalti.graph import Graph
-from smalti.models.config import SD_VAE, VaeConfig
+from smalti.models.causal_vae import causal_decoder_graph, causal_encoder_graph
+from smalti.models.config import SD_VAE, CausalVaeConfig, VaeConfig
 from smalti.models.tileable import tileable
 from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
 
@@ -48,15 +51,21 @@ def vae_config(where: object, shapes: Shapes, hints: Hints, known: VaeConfig) ->
 
 
 def _parts(config: VaeConfig) -> dict[str, ModelPart]:
+    return _coders(config, partial(vae_decoder_graph, config, 1),
+                   partial(vae_encoder_graph, config, 1))
+
+
+def _coders(config: VaeConfig, decoder: Callable[[int, int], Graph],
+            encoder: Callable[[int, int], Graph]) -> dict[str, ModelPart]:
+    """Both halves, of their graphs for a height and a width."""
+
+    def decoding(height: int, width: int, directions: str = "") -> Graph:
+        graph = decoder(height, width)
+        return tileable(graph, directions) if directions else graph
+
     side = config.downscale
-    return {"vae": ModelPart("the image decoder", partial(_decoder_graph, config), (1, 1)),
-            "vae_encoder": ModelPart("the image encoder", partial(vae_encoder_graph, config, 1),
-                                (side, side))}
-
-
-def _decoder_graph(config: VaeConfig, height: int, width: int, directions: str = "") -> Graph:
-    graph = vae_decoder_graph(config, 1, height, width)
-    return tileable(graph, directions) if directions else graph
+    return {"vae": ModelPart("the image decoder", decoding, (1, 1)),
+            "vae_encoder": ModelPart("the image encoder", encoder, (side, side))}
 
 
 def _layout(names: Iterable[str]) -> Layout:
@@ -65,5 +74,48 @@ def _layout(names: Iterable[str]) -> Layout:
     return lambda name: rename(name).removeprefix(VAE)
 
 
-KL = Autoencoder(marks=("decoder.conv_in.weight", "decoder.mid"), config=vae_config, parts=_parts,
-                 layout=_layout)
+KL = Autoencoder(marks=("decoder.conv_in.weight", "decoder.mid"), without=(".gamma",),
+                 config=vae_config, parts=_parts, layout=_layout)
+"""That of latent diffusion, which most families have."""
+
+
+# ---------------------------------------------------------------------- of films
+
+
+def causal_vae_config(where: object, shapes: Shapes, hints: Hints,
+                      known: VaeConfig) -> CausalVaeConfig:
+    """The autoencoder of Wan 2.1 and Qwen-Image; what shapes do not tell is as in `known`.
+
+    Raises CheckpointError where a number cannot be seen.
+    """
+    encoder, decoder = (re.escape(VAE) + half for half in (r"encoder\.", r"decoder\."))
+    blocks = encoder + r"down_blocks\.(\d{1,4})\."
+    last = count(where, "block of the autoencoder", shapes, blocks)
+    ends = [place for place in range(last) if has(
+        shapes, f"{VAE}encoder.down_blocks.{place}.resample.")]
+    widths = tuple(
+        most(where, "autoencoder's width",
+             sizes(shapes, rf"{encoder}down_blocks\.{end - 1}\.conv2\.bias$", 0))
+        for end in (*ends, last))
+    return CausalVaeConfig(
+        channels=most(where, "autoencoder's width", sizes(shapes, encoder + r"conv_in\.bias$", 0)),
+        block_channels=widths,
+        res_blocks=(last - len(ends)) // len(widths),
+        z_channels=most(where, "latent channels",
+                        sizes(shapes, decoder + r"conv_in\.weight$", 1)),
+        image_channels=most(where, "image channels",
+                            sizes(shapes, decoder + r"conv_out\.bias$", 0)),
+        latents_mean=hints.latents_mean or known.latents_mean,
+        latents_std=hints.latents_std or known.latents_std,
+    )
+
+
+def _causal_parts(config: CausalVaeConfig) -> dict[str, ModelPart]:
+    return _coders(config, partial(causal_decoder_graph, config, 1),
+                   partial(causal_encoder_graph, config, 1))
+
+
+CAUSAL = Autoencoder(
+    marks=("decoder.middle.0.residual.0.gamma", "decoder.mid_block.resnets.0.norm1.gamma"),
+    config=causal_vae_config, parts=_causal_parts, layout=causal_vae)
+"""That of Wan 2.1 and Qwen-Image, of pictures."""

@@ -193,6 +193,7 @@ class Autoencoder:
     """A kind of autoencoder.
 
     marks         what occurs in the names of its tensors, with whatever prefix
+    without       what occurs in none of them, but in those of another kind that has such marks, too
     config        (file for messages, shapes, what is stated, what the family knows) -> its
                   hyperparameters
     parts         (hyperparameters) -> the parts "vae" and "vae_encoder"
@@ -201,8 +202,15 @@ class Autoencoder:
 
     marks: tuple[str, ...]
     config: Callable[[object, Shapes, Hints, VaeConfig], VaeConfig]
-    parts: Callable[[VaeConfig], Mapping[str, ModelPart]]
+    parts: Callable[[Any], Mapping[str, ModelPart]]
     layout: Callable[[Iterable[str]], Layout]
+    without: tuple[str, ...] = ()
+
+    def shows(self, names: Iterable[str]) -> bool:
+        """Whether these are names of its tensors, and not of another kind."""
+        found = list(names)
+        return (any(mark in name for name in found for mark in self.marks)
+                and not any(mark in name for name in found for mark in self.without))
 
 
 # ---------------------------------------------------------------------- what a denoiser is told

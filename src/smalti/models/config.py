@@ -223,6 +223,22 @@ class VaeConfig:
 
 
 @dataclass(frozen=True)
+class CausalVaeConfig(VaeConfig):
+    """The autoencoder of Wan 2.1 (Wan team 2025, arXiv:2503.20314, section 4.1) and of Qwen-Image,
+    which was made for films: a picture is one of a single frame.
+
+    Its norms have no groups and no epsilon; around the latent there always are 1x1 convolutions.
+    Levels of time do not show in a picture.
+    """
+
+    scaling_factor: float = 1.0
+
+    def divisions(self) -> Iterator[Division]:
+        """Nothing is divided."""
+        return iter(())
+
+
+@dataclass(frozen=True)
 class TaesdConfig:
     """The tiny autoencoder TAESD (madebyollin/taesd): residual blocks of each size, in the order
     in which they run; between two sizes the image is doubled or halved."""
@@ -421,6 +437,14 @@ SDXL_VAE = replace(SD_VAE, scaling_factor=0.13025)
 SD3_VAE = replace(SD_VAE, z_channels=16, scaling_factor=1.5305, shift_factor=0.0609,
                   quant_conv=False)
 FLUX_VAE = replace(SD3_VAE, scaling_factor=0.3611, shift_factor=0.1159)
+
+WAN_VAE = CausalVaeConfig(
+    96, (96, 192, 384, 384), res_blocks=2, z_channels=16,
+    latents_mean=(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508, 0.4134,
+                  -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921),
+    latents_std=(2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743, 3.2687, 2.1526,
+                 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160))
+"""Wan 2.1 and, with other weights, Qwen-Image (diffusers, AutoencoderKLWan and -QwenImage)."""
 
 TAESD = TaesdConfig(z_channels=4)
 """For Stable Diffusion 1.x and 2.x; with other weights for SDXL."""

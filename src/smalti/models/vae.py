@@ -59,9 +59,7 @@ def vae_encoder_graph(config: VaeConfig, batch: int, height: int, width: int) ->
     >>> g.outputs["moments"].shape, len(g.parameters)
     ((1, 8, 64, 48), 108)
     """
-    if height % config.downscale or width % config.downscale or min(height, width) < 1:
-        raise InputError(f"an image of {height} x {width} pixels (height x width) is given; this "
-                         f"encoder needs positive multiples of {config.downscale}")
+    check_image(height, width, config)
     g = Graph("vae_encoder")
     x = g.input("image", (batch, config.image_channels, height, width))
     with g.scope(PREFIX):
@@ -82,6 +80,13 @@ def vae_encoder_graph(config: VaeConfig, batch: int, height: int, width: int) ->
             x = conv2d(x, "quant_conv", 2 * config.z_channels, 1)
         g.output("moments", x)
     return g
+
+
+def check_image(height: int, width: int, config: VaeConfig) -> None:
+    """Raise InputError for a picture of another size than the encoder can make smaller."""
+    if height % config.downscale or width % config.downscale or min(height, width) < 1:
+        raise InputError(f"an image of {height} x {width} pixels (height x width) is given; this "
+                         f"encoder needs positive multiples of {config.downscale}")
 
 
 def _middle(x: Value, config: VaeConfig) -> Value:

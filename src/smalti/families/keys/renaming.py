@@ -23,6 +23,7 @@ IGNORED = re.compile(
     r"|scale_factor$|global_step$|optimizer|first_stage_model\.loss\.|embedding_manager\."
     r"|.*\.position_ids$|.*\.logit_scale$|.*\.num_batches_tracked$"
     r"|(model\.)?(diffusion_model\.)?norm_final\.weight$"  # of Z-Image, which does not read it
+    r"|.*\.time_conv\.(weight|bias)$"  # of films: the one frame of a picture is not read by it
 )
 
 _UNET_ENDS = {
@@ -210,11 +211,15 @@ def internal_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of a tensor under its internal name.
 
     The autoencoder's attention is stored as a linear layer by some and as a 1x1 convolution by
-    others; inside it is the convolution.
+    others; inside it is the convolution. Factors of norms are stored with axes of time and place.
 
     >>> internal_shape("first_stage_model.decoder.mid.attn_1.q.weight", (8, 8))
     (8, 8, 1, 1)
+    >>> internal_shape("first_stage_model.decoder.norm_out.gamma", (96, 1, 1, 1))
+    (96,)
     """
+    if name.startswith(VAE) and name.endswith(".gamma") and set(shape[1:]) == {1}:
+        return shape[:1]
     if len(shape) == 2 and name.startswith(VAE) and ".mid.attn_1." in name:
         return (*shape, 1, 1)
     return shape

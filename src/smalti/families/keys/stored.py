@@ -3,7 +3,8 @@
 An expression is a tuple of parts, one below the other: each is one of several equal runs of rows
 of a stored tensor. One part with all rows is a new name; several tensors stacked are a fused
 projection, and one of the runs of a fused one is a single one of them; the halves of one tensor in
-turn are shift and scale where a file has scale and shift. A matrix may be stored transposed.
+turn are shift and scale where a file has scale and shift. A matrix may be stored transposed, and of
+a convolution of films one picture needs a single tap.
 Rows of every format lie in one run of bytes, those of quantised ones too, so nothing needs to be
 read to know an expression, and what is read is read once.
 
@@ -26,18 +27,21 @@ import numpy as np
 
 from smalti.errors import CheckpointError
 
+KERNEL_OF_FILMS = 5
+"""Axes of the kernel of a convolution in space and time."""
 _BLOCK_NUMBER = re.compile(r"(?<=\.)\d{1,4}(?=\.)")
 
 
 @dataclass(frozen=True)
 class StoredRows:
     """Run `index` of `count` equal runs of the rows of the stored tensor `name`, or of that matrix
-    `transposed`."""
+    `transposed`, or of the `last_tap` in time of that kernel [out, in, time, height, width]."""
 
     name: str
     index: int = 0
     count: int = 1
     transposed: bool = False
+    last_tap: bool = False
 
 
 Expression = tuple[StoredRows, ...]
@@ -60,8 +64,8 @@ def layers(modules: Modules, *,
            bias: bool = True) -> dict[str, Expression]:
     """The rules for weights (and biases) of linear layers: internal path -> stored path or paths.
 
-    >>> layers({"img_in": "x_embedder"}, bias=False)
-    {'img_in.weight': (StoredRows(name='x_embedder.weight', index=0, count=1, transposed=False),)}
+    >>> layers({"img_in": "patch"}, bias=False) == {"img_in.weight": whole("patch.weight")}
+    True
     """
     kinds = ("weight", "bias") if bias else ("weight",)
     return {f"{ours}.{kind}": whole(*(f"{path}.{kind}" for path in
@@ -111,6 +115,11 @@ def shape_of(expression: Expression, shape: Callable[[str], tuple[int, ...]]) ->
     rows, rests = 0, []
     for part in expression:
         stored = shape(part.name)
+        if part.last_tap:
+            if len(stored) != KERNEL_OF_FILMS:
+                raise CheckpointError(f"{part.name} has {len(stored)} axes; expected a kernel of "
+                                      f"{KERNEL_OF_FILMS}, the third of which is time")
+            stored = stored[:2] + stored[3:]
         count, *rest = (stored[::-1] if part.transposed else stored) or (1,)
         if count % part.count:
             raise CheckpointError(f"the {count} rows of {part.name} are no {part.count} equal runs")
@@ -132,6 +141,8 @@ def assembled(expression: Expression, read: Callable[[str], np.ndarray]) -> np.n
     runs = []
     for part in expression:
         array = read(part.name).T if part.transposed else read(part.name)
+        if part.last_tap:
+            array = array[:, :, -1]
         if part.count > 1:
             rows = len(array) // part.count
             array = array[part.index * rows:(part.index + 1) * rows]
