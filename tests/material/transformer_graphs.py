@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 from native_regions import arrays_for, relative_error
 
 from smalti.compiler.module import HostCall
 from smalti.graph import Graph, evaluate
 from smalti.runtime.compilation import compile_graph
 from smalti.runtime.cpu.program import NativeProgram
+from smalti.runtime.gpu.compilation import compile_for
+from smalti.runtime.gpu.interface import Gpu
+
+ALLOWED = {"f16": 2e-3, "bf16": 1e-2}
+"""Errors of halves."""
+
+Arrays = dict[str, np.ndarray]
 
 
 def check_program(graph: Graph, error_max: float = 1e-5) -> NativeProgram:
@@ -22,3 +30,12 @@ def check_program(graph: Graph, error_max: float = 1e-5) -> NativeProgram:
     for name, expected in evaluate(graph, inputs, parameters).items():
         assert relative_error(found[name], expected) < error_max
     return program
+
+
+def gpu_error(gpu: Gpu, graph: Graph, precision: str, inputs: Arrays, parameters: Arrays) -> float:
+    """The error of what a GPU computes."""
+    program = compile_for(gpu, graph, precision=precision)
+    program.bind(parameters.__getitem__)
+    (found,), (expected,) = (each.values() for each in (
+        program.run(inputs), evaluate(graph, inputs, parameters)))
+    return relative_error(found, expected)

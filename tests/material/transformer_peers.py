@@ -10,6 +10,7 @@ import numpy as np
 from smalti.benchmark.weights import seeded
 from smalti.families.keys import Table, assembled, expressions, shape_of
 from smalti.models import (
+    AnimaConfig,
     ChromaConfig,
     Flux2Config,
     FluxConfig,
@@ -37,6 +38,10 @@ TINY_Z_IMAGE = ZImageConfig(hidden_size=64, heads=2, mlp_size=170, blocks=2, ref
 
 TINY_FLUX2 = Flux2Config(hidden_size=64, heads=2, mlp_size=192, double_blocks=2, single_blocks=3,
                          in_channels=16, out_channels=16, context_dim=24, axes=(8, 8, 8, 8))
+
+TINY_ANIMA = AnimaConfig(hidden_size=48, heads=2, mlp_size=96, blocks=2, in_channels=4,
+                         out_channels=4, context_dim=24, rank=8, text_dim=32, text_heads=2,
+                         text_mlp_size=128, text_blocks=2, vocab_size=64)
 
 
 def filled(module: Any) -> Any:
@@ -141,6 +146,36 @@ def z_image_module(config: ZImageConfig) -> Any:
         in_channels=config.in_channels, dim=config.hidden_size, n_layers=config.blocks,
         n_refiner_layers=config.refiners, n_heads=config.heads, n_kv_heads=config.heads,
         cap_feat_dim=config.context_dim, axes_dims=list(config.axes))
+
+
+def anima_module(config: AnimaConfig, monkeypatch: Any) -> Any:
+    """diffusers' CosmosTransformer3DModel, whose mask of zeros is resized without torchvision."""
+    from types import SimpleNamespace
+
+    import torch
+    from diffusers import CosmosTransformer3DModel
+    from diffusers.models.transformers import transformer_cosmos
+
+    monkeypatch.setattr(transformer_cosmos, "transforms", SimpleNamespace(
+        InterpolationMode=SimpleNamespace(NEAREST=None), functional=SimpleNamespace(
+            resize=lambda mask, size, interpolation: torch.zeros(*mask.shape[:2], *size))),
+        raising=False)
+    return CosmosTransformer3DModel(
+        in_channels=config.in_channels, out_channels=config.out_channels,
+        num_attention_heads=config.heads, attention_head_dim=config.head_dim,
+        num_layers=config.blocks, mlp_ratio=config.mlp_size / config.hidden_size,
+        text_embed_dim=config.text_dim, adaln_lora_dim=config.rank, rope_scale=(1.0, 4.0, 4.0),
+        concat_padding_mask=True, extra_pos_embed_type=None)
+
+
+def anima_text_module(config: AnimaConfig) -> Any:
+    """diffusers' AnimaTextConditioner."""
+    from diffusers.models import AnimaTextConditioner
+
+    return AnimaTextConditioner(
+        source_dim=config.context_dim, target_dim=config.text_dim, model_dim=config.text_dim,
+        num_layers=config.text_blocks, num_attention_heads=config.text_heads,
+        mlp_ratio=config.text_mlp_size / config.text_dim, target_vocab_size=config.vocab_size)
 
 
 def flux_controlnet_module(config: FluxControlNetConfig) -> Any:

@@ -8,12 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from transformer_peers import (
+    TINY_ANIMA,
     TINY_CHROMA,
     TINY_FLUX,
     TINY_FLUX2,
     TINY_MMDIT,
     TINY_T5,
     TINY_Z_IMAGE,
+    anima_module,
+    anima_text_module,
     chroma_module,
     filled,
     flux2_module,
@@ -28,6 +31,7 @@ from transformer_peers import (
 
 from smalti.benchmark.agreement import relative_error
 from smalti.families.keys import (
+    ANIMA_DIFFUSERS,
     CHROMA_DIFFUSERS,
     FLUX2_DIFFUSERS,
     FLUX_DIFFUSERS,
@@ -37,6 +41,7 @@ from smalti.families.keys import (
 )
 from smalti.graph import Graph, evaluate
 from smalti.models import (
+    ANIMA,
     CHROMA,
     FLUX2_DEV,
     FLUX2_KLEIN_4B,
@@ -48,6 +53,8 @@ from smalti.models import (
     SD35_MEDIUM,
     T5_XXL,
     Z_IMAGE,
+    anima_graph,
+    anima_text_graph,
     chroma_graph,
     chroma_modulation_graph,
     flux2_graph,
@@ -279,6 +286,52 @@ def test_z_image(name: str, counts: tuple[int, ...]) -> None:
     assert relative_error(found, expected) <= DENOISER_ERROR_MAX
 
 
+# ---------------------------------------------------------------------- Anima
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_anima(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    config, height, width = TINY_ANIMA, 8, 12
+    module = filled(anima_module(config, monkeypatch))
+    weights = weights_of(module, ANIMA_DIFFUSERS, DENOISER)
+    latent = normal(1, batch, config.in_channels, height, width)
+    context = normal(2, batch, 9, config.text_dim)
+    timesteps = np.linspace(1000, 250.5, batch).astype(np.float32)
+    found = result(anima_graph(config, batch, height, width, 9), weights, latent=latent,
+                   timesteps=timesteps, context=context)
+    with torch.no_grad():
+        expected = module(torch.tensor(latent)[:, :, None], torch.tensor(timesteps / 1000),
+                          torch.tensor(context), padding_mask=torch.zeros(1, 1, 64, 96),
+                          return_dict=False)[0].numpy()[:, :, 0]
+    assert relative_error(found, expected) <= DENOISER_ERROR_MAX
+
+
+@pytest.mark.parametrize("counts", [[(5, 6)], [(5, 3), (2, 6)], [(5, 6), (0, 1)]])
+def test_the_text_of_anima(counts: list[tuple[int, int]]) -> None:
+    """Texts of a batch have numbers of tokens of their own, in both vocabularies; an empty one has
+    none in that of the language model."""
+    import torch
+
+    config = TINY_ANIMA
+    module = filled(anima_text_module(config))
+    weights = {f"{DENOISER}.llm_adapter.{name}": tensor.numpy()
+               for name, tensor in module.state_dict().items()}
+    length, tokens = (max(each) for each in zip(*counts))
+    mask, tokens_mask = ((np.arange(most) < np.array([[each[i]] for each in counts]))
+                         .astype(np.float32) for i, most in enumerate((length, tokens)))
+    context = normal(1, len(counts), length, config.context_dim) * mask[:, :, None]
+    ids = np.arange(len(counts) * tokens, dtype=np.int32).reshape(-1, tokens) * 7 % 64
+    found = result(anima_text_graph(config, len(counts), length, tokens), weights, context=context,
+                   mask=mask, tokens=ids, tokens_mask=tokens_mask)
+    with torch.no_grad():
+        expected = module(torch.tensor(context), torch.tensor(ids), torch.tensor(tokens_mask),
+                          torch.tensor(mask)).numpy()
+    assert found.shape == (len(counts), 512, config.text_dim)
+    assert relative_error(found, expected) <= ERROR_MAX
+
+
 # ---------------------------------------------------------------------- full size, no numbers
 
 
@@ -326,6 +379,18 @@ def test_full_size_z_image() -> None:
         module = z_image_module(Z_IMAGE)
     assert_same_shapes(module, Z_IMAGE_DIFFUSERS, z_image_graph(Z_IMAGE, 1, 8, 8, 4),
                        prefix=DENOISER)
+
+
+def test_full_size_anima(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    with torch.device("meta"):
+        module, text = anima_module(ANIMA, monkeypatch), anima_text_module(ANIMA)
+    assert_same_shapes(module, ANIMA_DIFFUSERS, anima_graph(ANIMA, 1, 8, 8, 4), prefix=DENOISER)
+    graph = anima_text_graph(ANIMA, 1, 1, 1)
+    assert {f"{DENOISER}.llm_adapter.{name}": tuple(tensor.shape)
+            for name, tensor in text.state_dict().items()} == {
+                name: value.shape for name, value in graph.parameters.items()}
 
 
 def test_full_size_t5() -> None:

@@ -7,14 +7,13 @@ import math
 import numpy as np
 import pytest
 from native_regions import LEVELS, arrays_for, check_graph, relative_error
-from transformer_graphs import check_program
+from transformer_graphs import ALLOWED, Arrays, check_program, gpu_error
 from webgpu_devices import webgpu  # noqa: F401  a fixture
 
 from smalti.errors import InputError
 from smalti.graph import Graph, evaluate, verify
 from smalti.models import Z_IMAGE, ZImageConfig, z_image, z_image_block_graph, z_image_graph
 from smalti.runtime.compilation import compile_graph
-from smalti.runtime.gpu.compilation import compile_for
 from smalti.runtime.gpu.interface import Gpu
 
 TINY = ZImageConfig(hidden_size=64, heads=2, mlp_size=96, blocks=1, refiners=1, in_channels=4,
@@ -24,9 +23,6 @@ WIDE = ZImageConfig(hidden_size=128, heads=2, mlp_size=192, blocks=1, refiners=1
                     out_channels=4, context_dim=24, time_size=32, vector_size=32,
                     axes=(16, 24, 24))
 """So wide that 192 tokens are stored as halves."""
-ALLOWED = {"f16": 2e-3, "bf16": 1e-2}
-
-Arrays = dict[str, np.ndarray]
 
 
 @pytest.fixture(params=["vulkan", "webgpu"])
@@ -117,26 +113,17 @@ def published(graph: Graph) -> tuple[Arrays, Arrays]:
     return inputs, parameters
 
 
-def off(gpu: Gpu, graph: Graph, precision: str, inputs: Arrays, parameters: Arrays) -> float:
-    """The error of what a GPU computes."""
-    program = compile_for(gpu, graph, precision=precision)
-    program.bind(parameters.__getitem__)
-    (found,), (expected,) = (each.values() for each in (
-        program.run(inputs), evaluate(graph, inputs, parameters)))
-    return relative_error(found, expected)
-
-
 @pytest.mark.sweep
 def test_activations_of_the_size_of_published_ones_fit_f16(
         gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """In other units they do not: this is why pictures of this model are black elsewhere."""
     graph = z_image_block_graph(WIDE, 192)
     inputs, parameters = published(graph)
-    assert off(gpu, graph, "f16", inputs, parameters) < ALLOWED["f16"]
+    assert gpu_error(gpu, graph, "f16", inputs, parameters) < ALLOWED["f16"]
     monkeypatch.setattr(z_image, "STREAM_UNIT", 1.0)
     monkeypatch.setattr(z_image, "BRANCH_UNIT", 1.0)
     plain = z_image_block_graph(WIDE, 192)
-    assert not off(gpu, plain, "f16", inputs, parameters) < 1
+    assert not gpu_error(gpu, plain, "f16", inputs, parameters) < 1
 
 
 @pytest.mark.sweep
@@ -144,7 +131,7 @@ def test_activations_of_the_size_of_published_ones_fit_f16(
 def test_gpus_compute_it(vulkan: Gpu, precision: str) -> None:
     graph = z_image_graph(WIDE, 1, 32, 16, 32)
     inputs, parameters = given(graph, [30])
-    assert off(vulkan, graph, precision, inputs, parameters) < ALLOWED[precision]
+    assert gpu_error(vulkan, graph, precision, inputs, parameters) < ALLOWED[precision]
 
 
 def test_bf16() -> None:

@@ -1,5 +1,6 @@
 """Models, each written like its paper, as functions from a configuration to a graph."""
 
+from smalti.models.anima import anima_graph, anima_text_graph
 from smalti.models.causal_vae import causal_decoder_graph, causal_encoder_graph
 from smalti.models.chroma import chroma_graph, chroma_modulation_graph
 from smalti.models.clip_text import clip_text_graph
@@ -51,6 +52,7 @@ from smalti.models.t5 import t5_graph
 from smalti.models.taesd import taesd_decoder_graph, taesd_encoder_graph
 from smalti.models.tileable import tileable
 from smalti.models.transformer_config import (
+    ANIMA,
     CHROMA,
     FLUX2_DEV,
     FLUX2_KLEIN_4B,
@@ -62,6 +64,7 @@ from smalti.models.transformer_config import (
     SD35_MEDIUM,
     T5_XXL,
     Z_IMAGE,
+    AnimaConfig,
     ChromaConfig,
     Flux2Config,
     FluxConfig,
@@ -77,14 +80,15 @@ from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
 from smalti.models.z_image import z_image_block_graph, z_image_graph
 
 __all__ = [
-    "CHROMA", "CLIP_L", "FLUX2_DEV", "FLUX2_KLEIN_4B", "FLUX2_KLEIN_9B", "FLUX_DEV", "FLUX_SCHNELL",
-    "FLUX_VAE", "OPENCLIP_G", "OPENCLIP_H", "QWEN25_7B", "QWEN3_4B", "SD15", "SD1_UNET", "SD2_UNET",
-    "SD35_LARGE", "SD35_MEDIUM", "SD3_MEDIUM", "SD3_VAE", "SDXL_REFINER_UNET", "SDXL_UNET",
-    "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL", "TAESD", "TAESD3", "VEGA_UNET", "WAN_VAE",
-    "Z_IMAGE", "CausalVaeConfig", "ChromaConfig", "ClipTextConfig", "ControlNetConfig",
-    "Flux2Config", "FluxConfig", "FluxControlNetConfig", "LanguageConfig", "MMDiTConfig",
-    "MMDiTControlNetConfig", "MobileNetV2Config", "ModelConfig", "RrdbConfig", "SrvggConfig",
-    "T5Config", "TaesdConfig", "UNetConfig", "VaeConfig", "ZImageConfig", "causal_decoder_graph",
+    "ANIMA", "CHROMA", "CLIP_L", "FLUX2_DEV", "FLUX2_KLEIN_4B", "FLUX2_KLEIN_9B", "FLUX_DEV",
+    "FLUX_SCHNELL", "FLUX_VAE", "OPENCLIP_G", "OPENCLIP_H", "QWEN25_7B", "QWEN3_4B", "SD15",
+    "SD1_UNET", "SD2_UNET", "SD35_LARGE", "SD35_MEDIUM", "SD3_MEDIUM", "SD3_VAE",
+    "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL", "TAESD",
+    "TAESD3", "VEGA_UNET", "WAN_VAE", "Z_IMAGE", "AnimaConfig", "CausalVaeConfig", "ChromaConfig",
+    "ClipTextConfig", "ControlNetConfig", "Flux2Config", "FluxConfig", "FluxControlNetConfig",
+    "LanguageConfig", "MMDiTConfig", "MMDiTControlNetConfig", "MobileNetV2Config", "ModelConfig",
+    "RrdbConfig", "SrvggConfig", "T5Config", "TaesdConfig", "UNetConfig", "VaeConfig",
+    "ZImageConfig", "anima_graph", "anima_text_graph", "causal_decoder_graph",
     "causal_encoder_graph", "chroma_graph", "chroma_modulation_graph", "clip_text_graph",
     "controlnet_graph", "flux2_graph", "flux_control_places", "flux_controlnet_graph",
     "flux_double_block_graph", "flux_graph", "flux_modulation_graph", "language_graph",

@@ -275,6 +275,52 @@ class ZImageConfig(TransformerConfig):
         return f"{self.blocks} blocks behind {self.refiners} of image and text each"
 
 
+@dataclass(frozen=True)
+class AnimaConfig(TransformerConfig):
+    """Anima (CircleStone Labs 2025): the transformer of Cosmos-Predict2 (NVIDIA 2025), whose tokens
+    of the image attend to each other and to those of the text.
+
+    What modulates a block comes from time by way of `rank` channels. Of the text, T5's tokens are
+    looked up among `vocab_size`, and `text_blocks` of `text_heads` make them see the states of a
+    language model, which are `context_dim` wide, as the tokens are; there are always `TEXT_TOKENS`
+    of these.
+    """
+
+    hidden_size: int
+    heads: int
+    mlp_size: int
+    blocks: int = 28
+    in_channels: int = 16
+    out_channels: int = 16
+    context_dim: int = 1024
+    rank: int = 256
+    text_dim: int = 1024
+    text_heads: int = 16
+    text_mlp_size: int = 4096
+    text_blocks: int = 6
+    vocab_size: int = 32128
+    eps: float = 1e-6
+    head_eps: float = 1e-5
+
+    @property
+    def axes(self) -> tuple[int, int, int]:
+        """Channels of a head that turn with the frame, of which a picture has one, with the row and
+        with the column."""
+        place = self.head_dim // 6 * 2
+        return self.head_dim - 2 * place, place, place
+
+    @property
+    def rotary_base(self) -> float:
+        """That of rows and columns, stretched so that the slowest turns are a quarter as fast."""
+        place = self.axes[1]
+        return 10_000.0 * 4.0 ** (place / (place - 2))
+
+    @property
+    def depth(self) -> str:
+        """How many blocks of which kinds it has, in words."""
+        return f"{self.blocks} blocks, and {self.text_blocks} for the text"
+
+
 T5_XXL = T5Config(32128, hidden_size=4096, mlp_size=10240, layers=24, heads=64, head_dim=64)
 """The text encoder of SD 3, Flux and Chroma."""
 
@@ -309,3 +355,6 @@ SD35_LARGE = MMDiTConfig(hidden_size=2432, heads=38, blocks=38, qk_norm=True)
 
 Z_IMAGE = ZImageConfig(hidden_size=3840, heads=30, mlp_size=10240)
 """Z-Image and Z-Image-Turbo, 6.2 billion parameters."""
+
+ANIMA = AnimaConfig(hidden_size=2048, heads=16, mlp_size=8192)
+"""Anima, 2.1 billion parameters."""

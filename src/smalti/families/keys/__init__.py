@@ -1,5 +1,6 @@
 """Where the parameters of models lie in files, whatever those call them."""
 
+from smalti.families.keys.anima import ANIMA_DIFFUSERS
 from smalti.families.keys.clip import CLIP_OPENCLIP
 from smalti.families.keys.flux import (
     CHROMA_DIFFUSERS,
@@ -28,7 +29,7 @@ from smalti.families.keys.t5 import T5_GGUF, T5_TRANSFORMERS
 from smalti.families.keys.z_image import Z_IMAGE_DIFFUSERS
 
 __all__ = [
-    "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "CLIP_OPENCLIP", "FLUX2_DIFFUSERS",
+    "ANIMA_DIFFUSERS", "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "CLIP_OPENCLIP", "FLUX2_DIFFUSERS",
     "FLUX_CONTROLNET_DIFFUSERS", "FLUX_CONTROLNET_ORIGINAL", "FLUX_DIFFUSERS", "FLUX_ORIGINAL",
     "SD3_CONTROLNET_DIFFUSERS", "SD3_ORIGINAL", "T5_GGUF", "T5_TRANSFORMERS", "Z_IMAGE_DIFFUSERS",
     "Expression", "StoredRows", "Table", "assembled", "expressions", "sd35_controlnet",
