@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from tiny_model import METADATA, write_model
 
 import smalti
+from smalti.cli.explain import where
 from smalti.cli.main import root
 from smalti.diffusion import job, pipeline
 from smalti.runtime.vulkan import VulkanAdapter
@@ -100,6 +101,14 @@ def test_explain_and_profile_take_a_gpu_that_is_here(adapter: VulkanAdapter, mod
     assert all(event["dur"] > 0 for event in events if event["ph"] == "X")
     refused(run("explain", model_path, "--device", "vulkan:99"), "no device is named 'vulkan:99'")
     refused(run("profile", model_path, "--device", "rtx_4060"), "no device is named 'rtx_4060'")
+
+
+def test_explain_takes_devices_of_parts(model_path: Path) -> None:
+    assert where("text=cpu,wgpu:0") == ("text=cpu,wgpu:0", None)
+    result = run("explain", model_path, "--part", "vae", "--size", "16x24", "--threads", 1,
+                 "--device", "denoiser=cpu,decoder=cpu")
+    assert result.exit_code == 0 and result.stdout.startswith("# vae\n")
+    refused(run("explain", model_path, "--device", "unet=cpu"), "known parts: text, text_2")
 
 
 def test_explain_refuses_an_unknown_part(model_path: Path) -> None:

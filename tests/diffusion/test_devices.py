@@ -16,6 +16,7 @@ from tiny_model import TINY
 from smalti import Pipeline
 from smalti.benchmark.profile import seeded_inputs
 from smalti.checkpoint import convert, load
+from smalti.diffusion.placement import PartDevices
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import DeviceError, InputError
 from smalti.graph.quantised import FORMATS
@@ -210,7 +211,7 @@ def test_texts_of_wide_range_are_not_stored_as_f16(tmp_path: Path, device: str) 
     config = tiny.WORDLESS["flux"]
     path = tiny.write(tmp_path / "flux.safetensors",
                       tiny.single_file(config, tiny.random_weights(config)))
-    models = Submodels(load(path), "f16", device=device)
+    models = Submodels(load(path), "f16", placement=PartDevices(device))
     assert [models.precision_of(part) for part in ("text", "text_2", "transformer")] == [
         "f16", {"vulkan:0": "bf16", "wgpu:0": "f32"}[device], "f16"]
 

@@ -82,6 +82,11 @@ def test_events_tell_how_a_job_goes_on_until_it_has_ended(client: Client) -> Non
     assert steps == sorted(steps) and events[-1]["pictures"]
 
 
+def test_parts_of_a_device_may_be_named_in_any_way(client: Client) -> None:
+    job = client.post("/api/jobs", {**APPLE, "device": "text=cpu,denoiser=cpu"}).json
+    assert job["device"] == "cpu" and client.site.queue.wait(job["id"], SECONDS).state == "done"
+
+
 def test_what_is_there_is_told(client: Client) -> None:
     names = [each["name"] for each in client.get("/api/models").json["models"]]
     assert names[0] == "emoji-128.safetensors" and "small/tiny.safetensors" in names
@@ -104,6 +109,7 @@ def test_the_description_has_every_endpoint_and_resolves(client: Client) -> None
 @pytest.mark.parametrize(("method", "path", "body", "status", "said"), [
     ("POST", "/api/jobs", {"prompt": 3}, 422, "expected text"),
     ("POST", "/api/jobs", {**APPLE, "device": "vulkan:9"}, 422, "this server works on cpu"),
+    ("POST", "/api/jobs", {**APPLE, "device": "text=wgpu:9"}, 422, "this server works on cpu"),
     ("POST", "/api/jobs", [1], 422, "expected an object"),
     ("POST", "/api/jobs/none/move", {"place": 1}, 404, "no job 'none'"),
     ("POST", "/api/jobs/none/move", {"place": 0}, 422, "place is 0"),

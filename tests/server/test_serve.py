@@ -214,6 +214,8 @@ def test_a_token_need_not_be_in_the_list_of_processes(
     (["--host", "0.0.0.0"], "give a token of at least 8 characters"),
     (["--device", "vulkan:99"], "no device is named 'vulkan:99'"),
     (["--device", "cpu", "--device", "cpu"], "given twice"),
+    (["--device", "denoiser=cpu,unet=cpu"], "device is given for 'unet'; known parts: text,"),
+    (["--device", "text=vulkan:99"], "no device is named 'vulkan:99'"),
     (["--threads", "0"], "threads"), (["--memory", "6XB"], "memory")])
 def test_what_cannot_be_served_is_refused_at_once(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], said: str) -> None:

@@ -30,13 +30,15 @@ def chosen_parts(pipe: smalti.Pipeline, part: str | None) -> list[str]:
 
 
 def where(device: str | None) -> tuple[str, str | None]:
-    """Split --device into the id of a device here, to compile for, and the name of a device of the
-    timing model's library, to predict for (None where it is a device here).
+    """Split --device into what is here, to compile for (a device, or devices of parts), and the
+    name of a device of the timing model's library, to predict for (None where it is a device here).
 
     Raises InputError for a name that is neither."""
     from smalti import machine
     from smalti.runtime import choice
 
+    if device is not None and "=" in device:
+        return device, None
     if device is None or choice.local(device):
         return choice.chosen(device or "cpu"), None
     machine.device(device)  # before anything is compiled
@@ -62,8 +64,9 @@ def terminal_columns() -> int | None:
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
               help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")
 @click.option("--device", default=None, metavar="NAME",
-              help="One of `smalti devices`, or a GPU or CPU that need not be here, say rtx_4060: "
-                   "what to expect of it. Default: cpu.")
+              help="One of `smalti devices`, or parts and devices, such as "
+                   "denoiser=vulkan:0,text=cpu; or a GPU or CPU that need not be here, say "
+                   "rtx_4060: what to expect of it. Default: cpu.")
 @click.option("--objective", default=None,
               help="latency, throughput or energy. Default: latency.")
 @click.option("--all", "every", is_flag=True,
@@ -99,4 +102,5 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
         text = pipe.explain(name, width=width, height=height, device=elsewhere, all=every,
                             columns=terminal_columns())
         show_progress("")
-        click.echo(f"# {name}\n{text}")
+        place = f" on {pipe.placement.of_part(name)}" * (len(pipe.placement.devices) > 1)
+        click.echo(f"# {name}{place}\n{text}")

@@ -66,14 +66,14 @@ def generate(prompt: str | None, source: str | None, output: str, **given: Any) 
         **({"controls": files["controls"]} if files["controls"] else {})})
     paths = output_paths(output, max(1, min(options.get("batch_size", 1), 1000)))
     check_writable(paths)
-    preview, device, threads = given.pop("preview"), given["device"], given["threads"]
+    preview, threads = given.pop("preview"), given["threads"]
     pipe = pipeline.load(given.pop("model"), progress=show_progress, keep=False,
                          **adapters(given, settings), **given)
     if source is not None and settings is not None:
         tell_missing(source, settings, pipe.name)
     work = pipe.steps(controls=read_controls(**files), **options)
     if preview is not None:
-        work = previewed(work, smalti.Preview.load(preview, threads, device),
+        work = previewed(work, smalti.Preview.load(preview, threads, pipe.placement.of("decoder")),
                          paths[0].with_suffix(".preview.png"))
     result = watch(work)
     for warning in result.warnings:

@@ -39,7 +39,9 @@ MODEL = (
            help="Folder of such files; may be given several times."),
 )
 COMPUTE = (
-    option("--device", default="auto", show_default=True, help="One of `smalti devices`."),
+    option("--device", default="auto", show_default=True,
+           help="One of `smalti devices`; or parts and devices, such as "
+                "denoiser=vulkan:0,text=cpu."),
     option("--threads", type=int, default=None, help="Worker threads. Default: all cores."),
     option("--precision", default="auto", show_default=True,
            help="auto, f32, bf16, or f16 on a GPU."),

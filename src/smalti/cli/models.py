@@ -97,7 +97,8 @@ def _budget(memory: str | None) -> int:
     from smalti.diffusion.load_options import LoadOptions
     from smalti.diffusion.named import budget
 
-    return budget(LoadOptions(memory=memory))
+    asked = LoadOptions(memory=memory)
+    return budget(asked, asked.placement.of("denoiser"))
 
 
 def _plans(name: str, memory: int, store: ModelStore) -> list[FetchPlan]:

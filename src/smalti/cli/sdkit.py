@@ -82,7 +82,8 @@ def unused(command: Any) -> Any:
 @click.option("--output", default=OUTPUT, type=click.Path(path_type=Path), show_default=True,
               metavar="FOLDER", help="Where pictures are until they are sent.")
 @click.option("--device", "devices", multiple=True, default=("auto",), show_default=True,
-              help="One of `smalti devices`; may be given several times.")
+              help="One of `smalti devices`, or parts and devices, such as "
+                   "denoiser=vulkan:0,text=cpu; may be given several times.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--precision", default="auto", show_default=True,
               help="auto, f32, bf16, or f16 on a GPU.")

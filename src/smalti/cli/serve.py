@@ -36,7 +36,8 @@ TOKEN_CHARACTERS_MAX = 4096
 @click.option("--token-file", default=None, type=click.Path(path_type=Path), metavar="FILE",
               help="File whose first line is the token.")
 @click.option("--device", "devices", multiple=True, default=("auto",), show_default=True,
-              help="One of `smalti devices`; may be given several times, a job runs on one.")
+              help="One of `smalti devices`, or parts and devices, such as "
+                   "denoiser=vulkan:0,text=cpu; may be given several times, a job runs on one.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--precision", default="auto", show_default=True,
               help="auto, f32, bf16, or f16 on a GPU.")
@@ -102,10 +103,10 @@ def check_loading(devices: tuple[str, ...], threads: int | None, memory: str | N
 
         checked_threads(threads)
     if not {*devices} <= SURE:
-        from smalti.runtime.choice import chosen
+        from smalti.diffusion.placement import placed
 
         for each in devices:
-            chosen(each)
+            placed(each)
     if memory is not None:
         from smalti.diffusion.request import memory_bytes
 

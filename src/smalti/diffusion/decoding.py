@@ -87,11 +87,11 @@ def in_tiles(decode: Callable[[Floats], Floats], latent: Floats, side: int, scal
 
 def fitting_side(submodels: Submodels, height: int, width: int, part: str = "vae") -> int:
     """The side of the largest tile that memory is enough for, in latent pixels; others than `part`
-    of the model are evicted before."""
+    of the model are evicted before from its device."""
     config = submodels.checkpoint.config
     factor = config.vae.downscale
     whole = working_bytes(config, factor * width, factor * height)
-    residents = submodels.residents
+    residents = submodels.residents_of(part)
     residents.evict_for(whole, submodels.key(part))
     free = residents.free_bytes()
     if free is None or whole <= free:

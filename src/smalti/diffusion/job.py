@@ -47,8 +47,8 @@ class PictureJob:
 
     `models` are the parts of a pipeline's model, and `refiner` those of the one that takes the last
     steps over; what the job knows of them, `weights` with adapters and `words`, is its own.
-    `changed` is the initial picture of img2img, None without one. Weights of parts that nobody uses
-    when it ends are kept in `kept_bytes`. `notes` say which defaults hold, and why.
+    `changed` is the initial picture of img2img, None without one. `notes` say which defaults hold,
+    and why.
     """
 
     asked: Request
@@ -57,7 +57,6 @@ class PictureJob:
     weights: Adapted
     words: Sequence[Embedding]
     warnings: list[str]
-    kept_bytes: int
     changed: InitImage | None = None
     upscaler: Upscaler | None = None
     notes: Sequence[str] = ()
@@ -73,7 +72,7 @@ class PictureJob:
             theirs = fitting(self.words, self.refiner.checkpoint.config)
             self.refiner = self.refiner.using(self.refiner.weights, theirs, self._user)
         if isinstance(self.upscaler, Upscaler) and (
-                self.upscaler.residents is self.models.residents):
+                self.upscaler.residents is self.models.residents.on(self.upscaler.device)):
             self.upscaler = replace(self.upscaler, user=self._user, say=self.models.say)
         self.controls = self._controls(self.asked.controls)
 
@@ -91,7 +90,7 @@ class PictureJob:
 
     def _end(self) -> None:
         """Programs are free for others."""
-        self.models.residents.end(self._user, self.kept_bytes)
+        self.models.residents.end(self._user)
 
     def _result(self, latents: np.ndarray) -> Result:
         """The pictures of the last latents, and how they came about."""
@@ -123,6 +122,7 @@ class PictureJob:
             raise InputError("controls are given, and an image that the model reads as tokens; "
                              "ControlNets do not know these: give one of them")
         models, vae = self.models, self.config.vae
+        device = models.placement.of("control")
         levels = noise_levels(self.config, self.asked.width, self.asked.height)
 
         def encode(pixels: np.ndarray) -> np.ndarray:
@@ -132,8 +132,8 @@ class PictureJob:
             return float(levels.timestep(timestep / 1000)) if levels.flow else timestep
 
         return Controls(uses, self.config.denoiser, models.precision, models.threads,
-                        models.progress, models.residents, self.asked.tiling,
-                        SteeredModel(vae, encode, models.weights, trained_step), models.device,
+                        models.progress, models.residents.on(device), self.asked.tiling,
+                        SteeredModel(vae, encode, models.weights, trained_step), device,
                         user=self._user, say=models.say)
 
     def _passes(self, begun: Start) -> Iterator[Step]:

@@ -33,7 +33,7 @@ def basis(submodels: Submodels, part: str, text: Text) -> str | None:
     changed = any(name.startswith(inside) for name in submodels.weights.changed)
     if text.encoder.chunked or changed:
         return None
-    device = described(submodels.device)
+    device = described(submodels.placement.of_part(part))
     config = submodels.checkpoint.config.texts[text.encoder.name]
     reads = (text.layer, text.taps, text.final_norm, text.masked)
     return "\n".join(map(str, (

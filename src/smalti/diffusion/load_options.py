@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from smalti import settings
 from smalti.diffusion.adapters import Entry
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import check_name
+from smalti.diffusion.placement import placed
 from smalti.diffusion.residents import Residents, ignore
 from smalti.errors import InputError
-from smalti.runtime.choice import chosen, precisions
+from smalti.runtime.choice import precisions
 from smalti.runtime.inputs import checked_path
 from smalti.tune.objective import OBJECTIVES
 
@@ -31,21 +32,24 @@ class LoadOptions:
     or several folders. `embeddings` are textual inversions, files or folders of them, which prompts
     name by their files. `refiner` is a model that takes the last steps over, such as that of SDXL.
 
-    `device`, `precision`, `threads` and `objective` are as for `smalti.compile`. With `supervise`,
+    `device`, `precision`, `threads` and `objective` are as for `smalti.compile`; `device` may also
+    give parts a device each, as {"denoiser": "vulkan:0", "text": "cpu"} (see `placement`), and
+    is then a text of these. With `supervise`,
     faster schedules are looked for while pictures are made, which are the same with and without.
-    `memory` is what all of it may take: bytes, or "6GB"; default: what the device has. What does
+    `memory` is what all of it may take on a device: bytes, or "6GB"; default: what the device has.
+    What does
     not fit is evicted when another part is needed, weights of a denoiser are streamed while it
     runs, and pictures are decoded in tiles; the result's warnings say so. Weights stay bound for
     the next call in up to half of that; without `keep` each part is evicted as soon as it is done
-    with, so that the next one takes over its memory. `residents` are those of another pipeline of
-    the same device, whose memory this one shares. `progress` is called with a line of text
+    with, so that the next one takes over its memory. `residents` are those of another pipeline,
+    whose memory this one shares. `progress` is called with a line of text
     before and during anything that takes long; a line that is to stay, such as that of what is
     fetched, ends with a line break. Raises InputError for an unknown device, precision
     or objective, a number of threads outside 1 to 256, and what is no path.
     """
 
     path: str | Path | None = None
-    device: str = "auto"
+    device: str | Mapping[str, str] = "auto"
     precision: str = "auto"
     threads: int | None = None
     progress: Callable[[str], None] = ignore
@@ -77,11 +81,12 @@ class LoadOptions:
         self.embedding_files = _paths("embeddings", self.embeddings)
         self.lora_folders = [] if self.lora_folder is None else _paths("lora_folder",
                                                                        self.lora_folder)
-        self.device = chosen(self.device)
-        if self.residents is not None and self.residents.device != self.device:
-            raise InputError(f"residents are those of {self.residents.device}, and device is "
-                             f"{self.device}; memory is shared on one device")
-        check_name("precision", self.precision, precisions(self.device))
+        self.placement = placed(self.device)
+        self.device = str(self.placement)
+        several = self.placement.devices
+        for each in several:
+            check_name("precision" + f" on {each}" * (len(several) > 1), self.precision,
+                       precisions(each))
 
     @classmethod
     def of(cls, *args: Any, **given: Any) -> LoadOptions:

@@ -15,11 +15,11 @@ USABLE_SHARE = 0.9
 """Of a device's memory, where nothing is said."""
 
 
-def budget(asked: LoadOptions) -> int:
-    """What all of a model may take, in bytes."""
+def budget(asked: LoadOptions, device: str) -> int:
+    """What all that runs on one device may take there, in bytes."""
     if asked.memory is not None:
         return memory_bytes(asked.memory)
-    return int(USABLE_SHARE * described(asked.device).memory_bytes)
+    return int(USABLE_SHARE * described(device).memory_bytes)
 
 
 def fetched(asked: LoadOptions) -> LoadOptions:
@@ -60,4 +60,6 @@ def _paths(asked: LoadOptions, value: Any) -> Any:
     """The same with paths of files that are here."""
     if type(value) in (list, tuple):  # an adapter with its weights is a tuple of a kind of its own
         return type(value)(_paths(asked, each) for each in value)
-    return fetch.located(value, budget(asked), asked.progress) if fetch.is_name(value) else value
+    if not fetch.is_name(value):
+        return value
+    return fetch.located(value, budget(asked, asked.placement.of("denoiser")), asked.progress)

@@ -25,8 +25,9 @@ from smalti.diffusion.job import PictureJob
 from smalti.diffusion.keywords import taking
 from smalti.diffusion.kinds import check_name
 from smalti.diffusion.load_options import LoadOptions
-from smalti.diffusion.named import USABLE_SHARE, budget, fetched
+from smalti.diffusion.named import budget, fetched
 from smalti.diffusion.options import PictureOptions
+from smalti.diffusion.placement import PartDevices
 from smalti.diffusion.prompt import AdapterUse, parse
 from smalti.diffusion.request import request
 from smalti.diffusion.residents import Residents
@@ -39,7 +40,6 @@ from smalti.runtime import Program
 from smalti.runtime.choice import described, gone, precisions
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
-KEPT_SHARE = 0.5  # of the device's memory, for weights that wait for the next call
 
 
 class Pipeline:
@@ -71,7 +71,7 @@ class Pipeline:
         models = self._submodels
         return (f"<Pipeline {self.name}: {self.config.family}, "
                 f"{self.config.default_width}x{self.config.default_height}, "
-                f"{models.precision} on {models.device}; parts {parts}"
+                f"{models.precision} on {models.placement}; parts {parts}"
                 + f"; adapters {adapters}" * bool(adapters) + ">")
 
     @classmethod
@@ -90,22 +90,22 @@ class Pipeline:
                                  asked.text_encoder_files, asked.vae, asked.prediction,
                                  asked.zero_terminal_snr)
         check_parts(opened)
-        total = described(asked.device).memory_bytes
-        usable = budget(asked)
-        residents = asked.residents or Residents(usable, asked.device, asked.keep)
+        device = asked.placement.of("denoiser")
+        usable = budget(asked, device)
+        residents = asked.residents or Residents(usable, device, asked.keep, partial(budget, asked))
 
-        def models(part_of: checkpoint.Checkpoint) -> Submodels:
+        def models(part_of: checkpoint.Checkpoint, placement: PartDevices) -> Submodels:
             return Submodels(part_of, asked.precision, asked.threads, asked.progress,
-                             asked.supervise, residents=residents, device=asked.device,
+                             asked.supervise, residents=residents, placement=placement,
                              objective=asked.objective)
 
-        submodels, second = models(opened), None
+        submodels, second = models(opened, asked.placement), None
         if asked.refiner is not None:
-            second = models(checkpoint.load(asked.refiner))
+            second = models(checkpoint.load(asked.refiner), asked.placement.refining())
             check_parts(second.checkpoint)
             check_refiner(opened, second.checkpoint)
         pipe = cls(submodels, model_name(opened.report.path),
-                   total if asked.memory is None else usable, second,
+                   described(device).memory_bytes if asked.memory is None else usable, second,
                    asked.lora_folders, asked.embedding_files)
         pipe.loras = asked.loras
         return pipe
@@ -161,7 +161,7 @@ class Pipeline:
                         self._submodels.checkpoint.report.words, asked.prompt, asked.steps,
                         [word.name for word in words], changed=bool(weights.uses)),
                     *self._adapters.warnings(weights, named), *doubts, *warnings, *lost],
-                   int(KEPT_SHARE * self._memory_bytes), changed, upscaler, notes)
+                   changed, upscaler, notes)
 
     def _weights(self, options: PictureOptions) -> tuple[Adapted, list[AdapterUse]]:
         """The weights with the adapters that were given and those that the prompts name, and how
@@ -172,23 +172,28 @@ class Pipeline:
         return self._adapters.with_named(named), named
 
     def _on_a_device_that_works(self) -> list[str]:
-        """Go on with the CPU where the device was lost and does not come back; what is said then.
+        """Go on with the CPU where a device was lost and does not come back; what is said then.
         """
-        models = self._submodels
         with self._asking:
-            if self._lost or not gone(models.device):
-                return self._lost
-            total = described("cpu").memory_bytes
-            budget = None if self._residents.budget_bytes is None else int(USABLE_SHARE * total)
-            self._residents = Residents(budget, "cpu", self._residents.keep)
-            precision = models.precision if models.precision in precisions("cpu") else "auto"
-            self._lost = [f"the device {models.device} was lost and does not come back: pictures "
-                          f"are made on the CPU; a new process may find it again"]
-            moved = partial(replace, device="cpu", precision=precision, residents=self._residents)
-            self._submodels = moved(models)
-            self._refiner = None if self._refiner is None else moved(self._refiner)
-            self._memory_bytes = total if budget is None else budget
+            for device in self.placement.devices:
+                if not gone(device):
+                    continue
+                self._lost = [*self._lost, (
+                    f"the device {device} was lost and does not come back: what ran there runs on "
+                    f"the CPU; a new process may find it again")]
+                self._submodels = _without(device, self._submodels)
+                if self._refiner is not None:
+                    self._refiner = _without(device, self._refiner)
+                self._residents.on(device).clear()
+                here = self.placement.of("denoiser")
+                self._memory_bytes = (self._residents.on(here).budget_bytes
+                                      or described(here).memory_bytes)
             return self._lost
+
+    @property
+    def placement(self) -> PartDevices:
+        """Which device each part runs on."""
+        return self._submodels.placement
 
     @property
     def loras(self) -> tuple[WeightedAdapter, ...]:
@@ -266,6 +271,13 @@ class Pipeline:
         """A network that enlarges pictures, or that in a file."""
         if given is None or isinstance(given, Upscaler):
             return given
-        models = self._submodels
-        found = Upscaler.load(given, models.precision, models.threads, models.progress)
-        return replace(found, residents=models.residents)
+        models, device = self._submodels, self.placement.of("upscaler")
+        found = Upscaler.load(given, models.precision, models.threads, models.progress, device)
+        return replace(found, residents=models.residents.on(device))
+
+
+def _without(device: str, models: Submodels) -> Submodels:
+    """Parts of a model without a device that was lost: what ran there runs on the CPU, and in
+    "auto" where it has no such precision."""
+    precision = models.precision if models.precision in precisions("cpu") else "auto"
+    return replace(models, placement=models.placement.moved(device, "cpu"), precision=precision)

@@ -30,6 +30,8 @@ measured on Linux with all modules of a pipeline loaded."""
 STAGED = 4
 """Copies of the largest weight that there may be while weights are read and packed: as stored, as
 f32, transformed and packed."""
+KEPT_SHARE = 0.5
+"""Of what may be taken on a device, for weights that wait for the next picture."""
 UNCHANGED: frozenset[str] = frozenset()
 
 
@@ -97,14 +99,27 @@ class Residents:
     All that the process takes is kept below `budget_bytes`, where that is given; of a `device` that
     is not the CPU, what lies there. Without `keep` each is evicted as soon as it is done with.
     `turn` is held while a program is bound and run: pictures that are made in several threads take
-    turns, a run of a program at a time, so that none is evicted while it runs.
+    turns, a run of a program at a time, so that none is evicted while it runs. Parts of the same
+    models that run elsewhere are held by those `on` that device, within the budget that `budget_of`
+    gives for it.
     """
 
     budget_bytes: int | None = None
     device: str = "cpu"
     keep: bool = True
+    budget_of: Callable[[str], int | None] = lambda device: None
     turn: threading.RLock = field(default_factory=threading.RLock)
     _held: list[tuple[Hashable, Resident]] = field(default_factory=list)
+    _by_device: dict[str, Residents] = field(default_factory=dict)
+
+    def on(self, device: str) -> Residents:
+        """Those on another device, or these."""
+        known = self._by_device
+        known.setdefault(self.device, self)
+        if device not in known:
+            known.setdefault(device, Residents(self.budget_of(device), device, self.keep,
+                                               self.budget_of, _by_device=known))
+        return known[device]
 
     def __iter__(self) -> Iterator[Hashable]:
         return iter([key for key, _ in self._held])
@@ -219,19 +234,27 @@ class Residents:
                 if not self.keep and not each.users:
                     self.evict(each)
 
-    def end(self, user: Hashable, kept_bytes: int) -> None:
-        """A picture is made, or given up; what nobody uses waits for the next one in `kept_bytes`.
-        """
-        with self.turn:
-            for _, each in self._held:
-                each.users.discard(user)
-            self.trim(kept_bytes)
+    def end(self, user: Hashable) -> None:
+        """A picture is made, or given up; what nobody uses waits for the next one, on each device
+        in a share of what may be taken there."""
+        self.on(self.device)
+        for here in [*self._by_device.values()]:
+            with here.turn:
+                for _, each in here._held:
+                    each.users.discard(user)
+                if here.budget_bytes is not None:
+                    here.trim(int(KEPT_SHARE * here.budget_bytes))
 
     def trim(self, bytes_max: int) -> None:
         """Evict what nobody uses until all take at most `bytes_max`."""
         for _, each in [*self._held]:
             if self.taken_bytes > bytes_max and not each.users:
                 self.evict(each)
+
+    def clear(self) -> None:
+        """Hold none of these any more: their device is lost."""
+        with self.turn:
+            self._held.clear()
 
     def _remove(self, resident: Resident) -> None:
         """Hold one no more."""

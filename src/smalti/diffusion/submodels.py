@@ -17,6 +17,7 @@ from smalti.checkpoint import Checkpoint
 from smalti.checkpoint.adapters import Adapted, WeightedAdapter, changed
 from smalti.checkpoint.embeddings import Embedding
 from smalti.checkpoint.tensors import held_as
+from smalti.diffusion.placement import PartDevices
 from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, ignore
 from smalti.errors import InputError
 from smalti.families.parts import ModelPart, parts
@@ -47,8 +48,9 @@ class Submodels:
     differ are bound again. `words` are the textual inversions that prompts may name. `progress` is
     called with one line of text before anything that may take over a second. With `supervise`,
     schedules are tried while parts run (see `runtime.supervisor`). `residents` hold the programs,
-    beside those of other models and networks, in the memory that all may take; they are those of
-    `device`, for an `objective` (see `tune.objective`). `user` is the picture that is made, None
+    beside those of other models and networks, in the memory that all may take, on the devices of
+    `placement`; they are for an `objective` (see `tune.objective`). `user` is the picture that is
+    made, None
     for single runs; `said` is what was done because memory was short, and `texts` what text
     encoders have given for it; `accounts` say of each part what trying schedules has cost it, and
     `runs` how often it ran for which shape.
@@ -62,7 +64,7 @@ class Submodels:
     given: Adapted | None = None
     words: Sequence[Embedding] = ()
     residents: Residents = field(default_factory=Residents)
-    device: str = "cpu"
+    placement: PartDevices = PartDevices()
     objective: str = "latency"
     user: Hashable = None
     said: list[str] = field(default_factory=list)
@@ -102,7 +104,7 @@ class Submodels:
 
         Raises NumericsError naming the first kernel that made NaN or Inf.
         """
-        with self.residents.turn:
+        with self.residents_of(part).turn:
             resident = self._ready(part, shape)
             before = self.runs.get((part, shape))
             self.runs[part, shape] = PartRuns(1 if before is None else before.count + 1,
@@ -125,7 +127,11 @@ class Submodels:
 
     def done(self, part: str) -> None:
         """A part is not needed for a while."""
-        self.residents.done(self.key(part), self.user)
+        self.residents_of(part).done(self.key(part), self.user)
+
+    def residents_of(self, part: str) -> Residents:
+        """What holds the programs of a part, on its device."""
+        return self.residents.on(self.placement.of_part(part))
 
     def bound(self, part: str, shape: Shape) -> Program:
         """The program of `part` for `shape`, with the weights of this picture.
@@ -136,7 +142,7 @@ class Submodels:
 
     def _ready(self, part: str, shape: Shape) -> Resident:
         """The program of `part` that `residents` hold."""
-        return self.residents.ready(Wanted(
+        return self.residents_of(part).ready(Wanted(
             self.key(part), self._title(part), shape, self.weights,
             partial(self._built, part, shape), self._differing, self._takes, self.user,
             self.progress, self.say))
@@ -213,12 +219,12 @@ class Submodels:
             weights=self.dtypes(graph),
             progress=lambda done, total: self.progress(f"compiling {title}: {done} of {total}"),
             like=like,
-            device=self.device,
+            device=self.placement.of_part(part),
         )
 
     def precision_of(self, part: str) -> str:
         """The precision of a part: values of an autoencoder, of T5 and of language models do not
         fit f16."""
         if part in ("vae", "vae_encoder") or self.parts[part].wide:
-            return of_wide_range(self.device, self.precision)
+            return of_wide_range(self.placement.of_part(part), self.precision)
         return self.precision

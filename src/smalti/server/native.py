@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
@@ -41,16 +42,20 @@ def one(site: Site, job: JobRecord) -> dict[str, Any]:
 
 def create_job(site: Site, call: Asking) -> Any:
     """A picture is asked for: checked, and put in the queue."""
-    from smalti.runtime.choice import chosen
+    from smalti.diffusion.placement import placed
     from smalti.server.upscaling import opened_any
 
     asked = opened_any(call.body, site.folders())
-    if asked.device is not None:
-        known = [chosen(worker.device) for worker in site.workers]
-        if asked.device not in known:
+    device = asked.device
+    if device is not None:
+        known = [str(placed(worker.device)) for worker in site.workers]
+        if device not in known:  # parts may be named in another order
+            with suppress(InputError):
+                device = str(placed(device))
+        if device not in known:
             raise InputError(f"device is {asked.device!r:.80}; this server works on "
-                             f"{', '.join(known)}")
-    return one(site, site.queue.submit(call.body, asked.device))
+                             f"{' and '.join(known)}")
+    return one(site, site.queue.submit(call.body, device))
 
 
 def list_jobs(site: Site, call: Asking) -> Any:
@@ -130,10 +135,10 @@ def pause_jobs(site: Site, call: Asking) -> Any:
 
 def list_devices(site: Site, call: Asking) -> Any:
     """What pictures are made on, and all that is there."""
-    from smalti.runtime.choice import chosen
+    from smalti.diffusion.placement import placed
     from smalti.runtime.devices import devices
 
-    return {"working": [chosen(worker.device) for worker in site.workers],
+    return {"working": [str(placed(worker.device)) for worker in site.workers],
             "devices": [{"id": each.id, "name": each.name, "kind": each.kind,
                          "memory_bytes": each.memory_bytes, "cores": each.cores}
                         for each in devices()]}

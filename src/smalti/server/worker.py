@@ -44,7 +44,8 @@ RETRY_SECONDS = 1.0
 
 
 class DeviceWorker:
-    """The thread that makes pictures on one device, given by its id or as "auto"."""
+    """The thread that makes pictures on one device, given by its id or as "auto", or on several,
+    given for parts as `diffusion.placement` reads them."""
 
     def __init__(self, queue: JobQueue, gallery: Gallery, previews: Previews, times: JobTimes,
                  folders: Callable[[], ModelFolders], device: str = "auto",
@@ -81,10 +82,10 @@ class DeviceWorker:
 
     def _work(self) -> None:
         late.load()
-        from smalti.runtime.choice import chosen
+        from smalti.diffusion.placement import placed
 
         with suppress(SmaltiError):  # each job then fails with what it says
-            self.device = chosen(self.device)
+            self.device = str(placed(self.device))
         with suppress(OSError):  # the same; a thread that ends here would begin for ever
             self._folders.all()  # loads what the first request needs, while nobody waits for it
         while (job := self._queue.take(self.device)) is not None:
@@ -162,7 +163,8 @@ class DeviceWorker:
         if not self._previews.wanted:
             return None
         if self._decoders is None:
-            self._decoders = TinyDecoders(self.device, self._loading.get("threads"))
+            self._decoders = TinyDecoders(self._device_of("decoder"),
+                                          self._loading.get("threads"))
         return self._decoders.of(vae, self._folders.of_kind("taesd"))
 
     def _enlarge(self, job: JobRecord, asked: AskedUpscaling) -> None:
@@ -177,9 +179,11 @@ class DeviceWorker:
                 raise _UnwantedError
             self._queue.advance(job.id, step=tile - 1, steps=tiles, doing="enlarging")
 
+        device = self._device_of("upscaler")
         upscaler = Upscaler.load(asked.upscaler.path, self._loading.get("precision", "auto"),
-                                 self._loading.get("threads"), device=self.device)
-        upscaler.residents = self._residents or upscaler.residents
+                                 self._loading.get("threads"), device=device)
+        if self._residents is not None:
+            upscaler.residents = self._residents.on(device)
         try:
             result = enlarged(asked, upscaler, tell)
         except _UnwantedError:
@@ -190,6 +194,12 @@ class DeviceWorker:
         pictures = self._gallery.write(job, result)
         seconds = time.perf_counter() - started
         self._settle(lambda: self._queue.finish(job, pictures, [], {"upscaler": seconds}))
+
+    def _device_of(self, place: str) -> str:
+        """The device of one of `diffusion.placement.PLACES`."""
+        from smalti.diffusion.placement import placed
+
+        return placed(self.device).of(place)
 
     def _pipeline(self, asked: Asked) -> Pipeline:
         """The model of a job, which stays open for others; memory is shared by all of them."""
