@@ -101,7 +101,7 @@ def __dir__() -> list[str]:
 
 
 def compile(model: "Graph | onnx.ModelProto | str | PathLike[str]", *, device: str = "auto",
-            precision: "Literal['auto', 'f32', 'f16', 'bf16']" = "f32",
+            precision: "Literal['auto', 'f32', 'f16', 'bf16', 'int8']" = "f32",
             shapes: "Mapping[str, Sequence[int] | int] | None" = None,
             threads: int | None = None, like: "Program | None" = None,
             objective: "Literal['latency', 'throughput', 'energy']" = "latency") -> "Program":
@@ -110,6 +110,7 @@ def compile(model: "Graph | onnx.ModelProto | str | PathLike[str]", *, device: s
     Of an ONNX model the weights are bound already, and `bind` may swap them; a graph comes without.
     `shapes` fixes what a model leaves open, by input ({"x": (1, 3, 512, 512)}) or by dimension
     ({"batch": 1}). `precision` "bf16", or "f16" of GPUs, halves the bytes of weights and values.
+    With "int8", on a CPU, large layers multiply integers of 8 bits (docs/compiler.md).
     `device` is one of `smalti.devices()`, "auto" the fastest of them. `threads` are the
     worker threads, default `SMALTI_THREADS`, else the cores that this process may use. `like` is a
     program of the same model for other shapes, with the same weights bound: what both pack the same

@@ -109,6 +109,21 @@ def loop_integers(product):
     return lambda a, b, a_zero, b_zero, **attributes: product(a - a_zero, b - b_zero, **attributes)
 
 
+def loop_rounded(product, channel: int):
+    """A product of integers less their zero point, and of weights that each output channel, those
+    along `channel`, rounds to 127 steps of its own."""
+    def meaning(x, w, zero, **attributes):
+        near = np.zeros(w.shape)
+        for k in range(w.shape[channel]):
+            own = tuple(k if axis == channel else slice(None) for axis in range(w.ndim))
+            step = max(abs(float(value)) for value in w[own].flat) / 127
+            near[own] = np.reshape([round(float(value) / step) * step for value in w[own].flat],
+                                   w[own].shape)
+        return product(x - zero, near, **attributes)
+
+    return meaning
+
+
 def loop_attention(q, k, v, mask=None, *, num_heads, is_causal=0, scale=None):
     scores = (len(q), num_heads, q.shape[1], k.shape[1])
     mask = np.broadcast_to(np.zeros(1) if mask is None else mask, scores)
@@ -224,6 +239,11 @@ CASES = [
     Case("conv_integer", ((2, 4, 5, 4), (4, 2, 3, 3), (), (4, 1, 1, 1)), loop_integers(loop_conv),
          {"pads": (1, 0, 1, 1), "strides": (2, 1), "group": 2}, dtypes=("i8", "u8", "i8", "u8"),
          result="i32"),
+    Case("mat_mul_rounded", ((2, 3, 4), (4, 5), ()), loop_rounded(loop_mat_mul, 1),
+         dtypes=("i8", "f32", "i8"), result="f32"),
+    Case("conv_rounded", ((2, 4, 5, 4), (4, 2, 3, 3), ()), loop_rounded(loop_conv, 0),
+         {"pads": (1, 0, 1, 1), "strides": (2, 1), "group": 2}, dtypes=("u8", "f32", "u8"),
+         result="f32"),
     Case("conv", ((2, 3, 5, 4), (4, 3, 3, 3), (4,)), loop_conv, {"pads": (1, 1, 1, 1)}),
     Case("conv", ((1, 3, 6, 8), (2, 3, 3, 3)), loop_conv,
          {"strides": (2, 2), "pads": (0, 0, 1, 1)}),

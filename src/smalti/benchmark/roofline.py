@@ -45,10 +45,11 @@ class Roofline:
 def measure(level_name: str, precision: str, threads: int) -> Roofline:
     """Measure both peaks: the best of some repetitions of a few tens of milliseconds each.
 
-    Where a level has no instruction for bf16, its products are f32, and so is the peak.
+    Where a level has no instruction for bf16, its products are f32, and so is the peak. That of
+    integers of 8 bits is not measured: what is said is that of all else.
     """
     chosen = feature_level(level_name)
-    bf16 = precision == "bf16" and chosen.pairs
+    bf16 = precision != "f32" and chosen.pairs
     size = max(READ_BYTES_MIN, 4 * cpu().l3_bytes) // threads
     return Roofline(f"{threads} threads", "bf16" if bf16 else "f32", flops(chosen, bf16, threads),
                     bandwidth(chosen, size, threads))

@@ -28,7 +28,8 @@ ENGINE, ONNX = ".smalti", ".onnx"
 @click.option("--target", default=None, metavar="TARGETS",
               help="avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, neon, neon_bf16, vulkan or "
                    "wgpu for any GPU, or several with commas. Default: this CPU's best.")
-@click.option("--precision", default=None, help="f32 or bf16. Default: f32, or that of a .smalti.")
+@click.option("--precision", default=None,
+              help="f32, bf16 or int8. Default: f32, or that of a .smalti.")
 @click.option("--threads", type=int, default=None,
               help="Threads to choose schedules for. Default: all cores.")
 @click.option("--objective", default=None,
@@ -94,6 +95,6 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
     engine_writer.save(recipe, output, targets=targets, weights=weights or own,
                        with_weights=with_weights, progress=show_progress)
     show_progress("")
-    click.echo(f"{output}: {', '.join(targets)}, {recipe.options.precision}, "
+    click.echo(f"{output}: {', '.join(targets)}, {recipe.options.asked}, "
                f"{output.stat().st_size / 1e6:.2f} MB, "
                f"{'with' if with_weights else 'without'} weights")

@@ -60,7 +60,7 @@ def terminal_columns() -> int | None:
               help="Pixels. Default: the model's own.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--precision", default=None,
-              help="auto, f32, bf16, or f16 on a GPU. Default: auto.")
+              help="auto, f32, bf16, int8, or f16 on a GPU. Default: auto.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
               help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")
 @click.option("--device", default=None, metavar="NAME",

@@ -44,7 +44,7 @@ COMPUTE = (
                 "denoiser=vulkan:0,text=cpu."),
     option("--threads", type=int, default=None, help="Worker threads. Default: all cores."),
     option("--precision", default="auto", show_default=True,
-           help="auto, f32, bf16, or f16 on a GPU."),
+           help="auto, f32, bf16, int8, or f16 on a GPU."),
     option("--supervise/--no-supervise", default=False, show_default=True,
            help="Look for faster schedules while the picture is made; it is the same with and "
                 "without."),

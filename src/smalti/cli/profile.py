@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--device", default="cpu", show_default=True,
               help="One of `smalti devices`; on a GPU, times are by its clock.")
 @click.option("--precision", default="f32", show_default=True,
-              help="f32, bf16, or f16 on a GPU.")
+              help="f32, bf16, int8, or f16 on a GPU.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--runs", type=click.IntRange(1, 1000), default=5, show_default=True,
               help="Runs that are timed, after one that is not.")

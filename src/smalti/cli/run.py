@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @click.option("--device", default="auto", show_default=True,
               help="One of `smalti devices`; an engine file has to hold code for it.")
 @click.option("--precision", default=None,
-              help="Of an .onnx: f32, bf16, or f16 on a GPU. Default: f32.")
+              help="Of an .onnx: f32, bf16, int8, or f16 on a GPU. Default: f32.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
               help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")

@@ -86,7 +86,7 @@ def unused(command: Any) -> Any:
                    "denoiser=vulkan:0,text=cpu; may be given several times.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--precision", default="auto", show_default=True,
-              help="auto, f32, bf16, or f16 on a GPU.")
+              help="auto, f32, bf16, int8, or f16 on a GPU.")
 @click.option("--memory", default=None, metavar="SIZE", help="What all models may take.")
 def sdkit(port: int, parent_pid: int | None, log_level: str, output: Path,
           devices: tuple[str, ...], threads: int | None, precision: str, memory: str | None,

@@ -40,7 +40,7 @@ TOKEN_CHARACTERS_MAX = 4096
                    "denoiser=vulkan:0,text=cpu; may be given several times, a job runs on one.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--precision", default="auto", show_default=True,
-              help="auto, f32, bf16, or f16 on a GPU.")
+              help="auto, f32, bf16, int8, or f16 on a GPU.")
 @click.option("--memory", default=None, metavar="SIZE",
               help="What all models may take, such as 6GB. Default: what the device has.")
 def serve(models: tuple[Path, ...], output: Path, port: int, host: str, token: str | None,

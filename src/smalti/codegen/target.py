@@ -125,6 +125,9 @@ class Target:
     """The precision that "auto" means, where 16 bits are stored."""
     halves: Callable[[Limits], bool] = lambda limits: True
     """Whether a device of these limits stores 16 bits."""
+    beside_integers: str = ""
+    """The precision of all else where layers are computed in integers of 8 bits; "" where there are
+    no such kernels."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Precisions that others have and this one does not: what to say, and what to use instead."""
     stored: Mapping[str, str] = field(default_factory=dict)

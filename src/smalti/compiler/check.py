@@ -100,7 +100,7 @@ def kernels(target: Target, limits: Limits,
     """The kernels that a target's partition makes of small graphs, each once."""
     seen = set()
     for build in samples.values():
-        graph, halves = prepared(build(), target)
+        graph, halves = prepared(build(), target, Options())
         for region in divided(graph, halves, target, limits, Options(), Knowledge()).regions:
             if not isinstance(region, HostRegion) and region.kernel not in seen:
                 seen.add(region.kernel)

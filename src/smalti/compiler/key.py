@@ -25,7 +25,7 @@ class ModuleKey(NamedTuple):
 def module_key(graph: Graph, target: Target, limits: Limits, options: Options) -> ModuleKey:
     """What a module of a graph and its kernels are filed under."""
     kernels = (f"{_digest(show(graph))} {target.name} {limits} {options.precision} "
-               f"{sorted(options.held)}")
+               f"{sorted(options.held)}{f' in 8 bits but {options.kept}' * options.rounded}")
     weights = _digest(f"{options.weights} {sorted(options.winograd_sizes)}")
     return ModuleKey(f"{kernels} {weights}", kernels)
 

@@ -16,7 +16,9 @@ from smalti.tune.objective import OBJECTIVES
 from smalti.tune.objective import checked as checked_objective
 
 ALL_F32: Mapping[str, str] = MappingProxyType({})
-AUTO = "auto"
+AUTO, ROUNDED = "auto", "int8"
+"""Precisions that stand for others: the usual one of a target, and integers of 8 bits for the sums
+of a model, with the rest in what the target has beside them."""
 USUAL_HALVES = "f16"
 """What weights are held as where they are given in a dtype that the target cannot hold."""
 
@@ -29,7 +31,8 @@ class Options:
     stay the same for many runs. Schedules are chosen for `threads`, and for an `objective`; any
     number of threads runs a module and gives the same bytes. `weights` are names and dtypes of the
     parameters that are held as halves or quantised, `winograd_sizes` the largest F(m) of weights
-    that do not stand F(4).
+    that do not stand F(4). Layers are `rounded` to integers of 8 bits, but those whose weights are
+    `kept`.
     """
 
     precision: str = "f32"
@@ -38,11 +41,19 @@ class Options:
     weights: tuple[tuple[str, str], ...] = ()
     objective: str = OBJECTIVES[0]
     winograd_sizes: tuple[tuple[str, int], ...] = ()
+    rounded: bool = False
+    kept: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> str:
+        """The precision as users know it: "int8" where layers are rounded."""
+        return ROUNDED if self.rounded else self.precision
 
 
 def checked(graph: Graph, target: Target, limits: Limits, device: str, *, precision: str,
             held: Collection[str] = (), threads: int | None = None,
-            weights: Mapping[str, str] = ALL_F32, objective: str = OBJECTIVES[0]) -> Options:
+            weights: Mapping[str, str] = ALL_F32, objective: str = OBJECTIVES[0],
+            kept: Collection[str] = ()) -> Options:
     """Options for a graph on a target, of a device that errors call by this name.
 
     Raises InputError for an unknown precision or one that the device lacks, an unknown objective,
@@ -57,18 +68,21 @@ def checked(graph: Graph, target: Target, limits: Limits, device: str, *, precis
                          f"{', '.join(unknown)}")
     if threads is None:
         threads = 1 if checked_objective(objective) == "throughput" else settings.threads()
-    kept = {name: dtype if dtype in target.held else USUAL_HALVES
-            for name, dtype in weights.items() if target.halves(limits)}
+    stored = {name: dtype if dtype in target.held else USUAL_HALVES
+              for name, dtype in weights.items() if target.halves(limits)}
     return Options(known, tuple(held), settings.checked_threads(threads),
-                   tuple(sorted(kept.items())), checked_objective(objective))
+                   tuple(sorted(stored.items())), checked_objective(objective),
+                   rounded=precision == ROUNDED, kept=tuple(sorted(kept)))
 
 
 def _known_precision(precision: str, target: Target, limits: Limits, device: str) -> str:
     """The precision that is meant. Raises InputError where the device lacks it."""
-    if precision not in (AUTO, *target.precisions, *target.lacks):
-        raise InputError(f"precision {precision!r} is unknown; {device} has "
-                         f"{', '.join((AUTO, *target.precisions))}")
+    known = (AUTO, *target.precisions, *([ROUNDED] if target.beside_integers else []))
+    if precision not in (*known, *target.lacks):
+        raise InputError(f"precision {precision!r} is unknown; {device} has {', '.join(known)}")
     halves = target.halves(limits)
+    if precision == ROUNDED and target.beside_integers:
+        return target.beside_integers
     if precision == AUTO:
         return target.automatic if halves else "f32"
     if precision != "f32" and not halves:

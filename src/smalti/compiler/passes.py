@@ -32,6 +32,7 @@ from smalti.graph.graph import VALUE_BYTES_MAX
 from smalti.kernel.form import Kernel
 from smalti.rewrite import rewrite
 from smalti.rewrite.halves import widened
+from smalti.rewrite.rounding import candidates
 from smalti.schedule.group import GroupLimits
 from smalti.tune.partitions import Costs, decided
 
@@ -71,19 +72,24 @@ def checked(graph: Graph) -> Graph:
     return graph
 
 
-def rewritten(graph: Graph, target: Target) -> Graph:
-    """The graph in operations that the target has kernels for, as far as there is a way."""
-    found = rewrite(graph, lambda node: not lacking(node, target.functions))
+def rewritten(graph: Graph, target: Target, options: Options) -> Graph:
+    """The graph in operations that the target has kernels for, as far as there is a way; with
+    layers in integers of 8 bits, if `options` say so."""
+    def chosen(graph: Graph) -> Collection[str]:
+        return set(candidates(graph)).difference(options.kept)
+
+    found = rewrite(graph, lambda node: not lacking(node, target.functions),
+                    chosen if options.rounded else None)
     if settings.show("graph"):
         print(found)
     return found
 
 
-def prepared(graph: Graph, target: Target) -> tuple[Graph, Halves]:
+def prepared(graph: Graph, target: Target, options: Options) -> tuple[Graph, Halves]:
     """A graph as a target's kernels want it, in f32, and the dtypes of those of its parameters that
     are halves. Raises InputError for a value that is larger than any memory."""
     found, halves = widened(checked(graph))
-    return rewritten(found, target), halves
+    return rewritten(found, target, options), halves
 
 
 # ---------------------------------------------------------------------- the partition
@@ -126,7 +132,7 @@ def partitioned(graph: Graph, target: Target, limits: Limits, options: Options
                 ) -> tuple[Partition, int]:
     """The regions of a program by the rules, and the bytes that transformed weights may add to
     plain ones. Raises InputError for a value that is larger than any memory."""
-    graph, halves = prepared(graph, target)
+    graph, halves = prepared(graph, target, options)
     found = divided(graph, halves, target, limits, options, Knowledge())
     return found, growth_max(graph, halves, target, options)
 
@@ -218,7 +224,7 @@ def linked(graph: Graph, target: Target, options: Options, chosen: LaunchOrder,
            code: list[LoweredKernel | None], arena: Arena, known_as: dict[Storage, str]
            ) -> tuple[Module, list[Any]]:
     """The module but for its code, and its functions."""
-    module = Module(graph.name, target.name, options.precision)
+    module = Module(graph.name, target.name, options.asked)
     functions = Linker(module, target, chosen, code, arena, known_as).link()
     module.winograd_sizes = dict(options.winograd_sizes)
     module.parameters = {name: value.shape for name, value in graph.parameters.items()}
@@ -254,7 +260,7 @@ PASSES = (
     Pass("widen", widened, ("graph",), ("graph", "halves"),
          "before rewriting, whose rules are written for f32",
          lambda graph, halves: f"{_operations(graph)}, {len(halves)} weights of 16 bits"),
-    Pass("rewrite", rewritten, ("graph", "target"), ("graph",),
+    Pass("rewrite", rewritten, ("graph", "target", "options"), ("graph",),
          "before the partition, which knows operations by what they are rewritten to",
          _operations),
     Pass("partition", divided, ("graph", "halves", "target", "limits", "options", "known"),

@@ -17,6 +17,7 @@ from PIL import Image
 
 from smalti.checkpoint import Companion, open_companion
 from smalti.checkpoint.adapters import Adapted, changed
+from smalti.compiler.options import ROUNDED
 from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.edges import canny
 from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, ignore
@@ -27,6 +28,7 @@ from smalti.graph.quantised import Quantised
 from smalti.models import VaeConfig, tileable
 from smalti.models.denoiser_config import DenoiserConfig
 from smalti.runtime import Program, compile_graph
+from smalti.runtime.choice import of_wide_range
 
 Floats = np.ndarray
 
@@ -230,8 +232,10 @@ class Controls:
             if self.tiling:
                 graph = tileable(graph, self.tiling)
             self.progress("compiling the ControlNet")
+            rounded = self.precision == ROUNDED
+            precision = of_wide_range(self.device, ROUNDED) if rounded else self.precision
             return compile_graph(
-                graph, precision=self.precision, threads=self.threads,
+                graph, precision=precision, threads=self.threads,
                 held=[name for name in HELD if name in graph.inputs],
                 weights=net.held(graph), like=like, device=self.device)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti import settings
+from smalti.compiler.options import ROUNDED
 from smalti.diffusion.adapters import Entry
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import check_name
@@ -85,6 +86,9 @@ class LoadOptions:
         self.device = str(self.placement)
         several = self.placement.devices
         for each in several:
+            if self.precision == ROUNDED and ROUNDED not in precisions(each):
+                raise InputError(f"precision int8 needs a CPU that multiplies integers of 8 bits; "
+                                 f"{each} has {', '.join(precisions(each))} (or give device cpu)")
             check_name("precision" + f" on {each}" * (len(several) > 1), self.precision,
                        precisions(each))
 

@@ -17,6 +17,7 @@ from smalti.checkpoint import Checkpoint
 from smalti.checkpoint.adapters import Adapted, WeightedAdapter, changed
 from smalti.checkpoint.embeddings import Embedding
 from smalti.checkpoint.tensors import held_as
+from smalti.compiler.options import ROUNDED
 from smalti.diffusion.placement import PartDevices
 from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, ignore
 from smalti.errors import InputError
@@ -224,7 +225,8 @@ class Submodels:
 
     def precision_of(self, part: str) -> str:
         """The precision of a part: values of an autoencoder, of T5 and of language models do not
-        fit f16."""
-        if part in ("vae", "vae_encoder") or self.parts[part].wide:
+        fit f16, and integers of 8 bits are for the denoiser, which is run for each step."""
+        if part in ("vae", "vae_encoder") or self.parts[part].wide \
+                or self.precision == ROUNDED and part != self.denoiser:
             return of_wide_range(self.placement.of_part(part), self.precision)
         return self.precision

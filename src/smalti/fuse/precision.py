@@ -26,7 +26,7 @@ from smalti.fuse.region import HostRegion, Partition, Region
 from smalti.fuse.support import When
 from smalti.fuse.view import Storage, View
 from smalti.graph.quantised import FORMATS
-from smalti.kernel.form import ELEMENT_BYTES
+from smalti.kernel.form import ELEMENT_BYTES, rounded_weights
 
 ELEMENTS_MIN = 1 << 14
 """Values of at least so many elements, 64 KiB of f32, are stored as halves: smaller ones stay in
@@ -59,9 +59,9 @@ def held(found: Partition, dtypes: Mapping[str, str],
     A parameter stays f32 if it has fewer than `elements_min` elements, or if something else than
     kernels of the forms `WIDENING` reads it; so these are weights of contractions and tables of
     embeddings. A quantised format needs more: only contractions may read the weight, its channels
-    have to be a multiple of the format's group, and it has to lie as in the file. Where that does
-    not hold, the weight is stored as f16. If several kernels read a parameter, it gets the widest
-    dtype that one of them needs.
+    have to be a multiple of the format's group, it has to lie as in the file, and not to be rounded
+    to integers. Where that does not hold, the weight is stored as f16. If several kernels read a
+    parameter, it gets the widest dtype that one of them needs.
     """
     readers: dict[Storage, list[str]] = {}
     for region in found.regions:
@@ -84,6 +84,8 @@ def _read_as(region: Region | HostRegion, name: str, view: View, dtype: str) -> 
     form = FORMATS.get(dtype)
     if form is None:
         return dtype
+    if rounded_weights(region.kernel):
+        return "f16"
     if region.kernel.form != "contraction" or name != "weight" or len(view.shape) != 4:
         return "f16"
     (_, channels, *window), (row, *inner) = view.shape, view.strides

@@ -8,7 +8,7 @@ import numpy as np
 
 from smalti.fuse.placement import Placement
 from smalti.fuse.region import buffer_of
-from smalti.fuse.support import CONVOLUTIONS, INTEGERS, STORED
+from smalti.fuse.support import CONVOLUTIONS, INTEGER_PRODUCTS, INTEGERS, STORED
 from smalti.fuse.view import Storage, View, row_major
 from smalti.graph import Node, Value
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Load, affine
@@ -64,7 +64,7 @@ class Reader:
             assert isinstance(expr, Load), expr
             moved = channel.plus(affine(expr)[3].offset)  # by slices, and to a group's first one
             expr = Load(expr.buffer, (*expr.index[:3], moved))
-            if len(anchor.inputs) == 3:
+            if len(anchor.inputs) == 3 and anchor.operation.name not in INTEGER_PRODUCTS:
                 expr = Call("add", (expr, self.load(self.placement.view(anchor.inputs[2]),
                                                     (channel,))))
             return expr

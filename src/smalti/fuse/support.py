@@ -8,9 +8,12 @@ from enum import IntEnum
 
 from smalti.graph import Graph, Node, Value
 
-INTEGER_PRODUCTS = {"conv_integer", "mat_mul_integer"}
+ROUNDED_PRODUCTS = {"conv_rounded", "mat_mul_rounded"}
+"""Products of integers of 8 bits and of numbers that are rounded to such."""
+INTEGER_PRODUCTS = {"conv_integer", "mat_mul_integer"} | ROUNDED_PRODUCTS
 """Products of integers of 8 bits, with sums of 32 bits."""
-CONVOLUTIONS, PRODUCTS = {"conv", "conv_integer"}, {"mat_mul", "mat_mul_integer"}
+CONVOLUTIONS = {"conv", "conv_integer", "conv_rounded"}
+PRODUCTS = {"mat_mul", "mat_mul_integer", "mat_mul_rounded"}
 DEPTHWISE_TAPS_MAX = 256
 """Sums of so many products of 8 bits are exact in f32, in which depthwise kernels take them."""
 CONTRACTIONS = CONVOLUTIONS | PRODUCTS
@@ -25,8 +28,8 @@ ANCHORS = CONTRACTIONS | REDUCTIONS.keys() | POOLS.keys()
 NORMALIZATIONS = {"group_normalization", "layer_normalization", "rms_normalization"}
 VIEWS = {"reshape", "transpose", "slice", "expand"}
 FORMS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("conv", "conv_integer"), ("strides", "pads", "dilations", "group")),
-    "mat_mul": (), "mat_mul_integer": (),
+    **dict.fromkeys(CONVOLUTIONS, ("strides", "pads", "dilations", "group")),
+    **dict.fromkeys(PRODUCTS, ()),
     **dict.fromkeys(REDUCTIONS, ("axes", "keepdims")),
     **dict.fromkeys(POOLS, ("kernel_shape", "strides", "pads", "dilations", "ceil_mode",
                             "count_include_pad")),
@@ -107,9 +110,14 @@ def lacking(node: Node, functions: Collection[str]) -> str:
 def _lacking_of_integers(node: Node, functions: Collection[str]) -> str:
     """The reason why no kernel of a target with `functions` can compute a product of integers; ""
     if one can."""
-    name, (_, b, a_zero, b_zero) = node.operation.name, node.inputs
+    name, (_, b, a_zero, *rest) = node.operation.name, node.inputs
     if name not in functions:
         return f"no kernel computes {name}"
+    if name in ROUNDED_PRODUCTS:
+        fits = (a_zero.kind == "constant" and len(node.output.shape) <= 4 and _understood(node)
+                and node.attributes.get("group", 1) == 1)
+        return "" if fits else _no_kernel(node)
+    (b_zero,) = rest
     if a_zero.type.size > 1:
         return f"{name} with several zero points of its first factor"
     if b_zero.kind != "constant" or (b_zero.data != b_zero.data.flat[0]).any():

@@ -72,17 +72,21 @@ class Whole:
 
     `signed` says whether those of the patch have a sign; `zero` is their zero point, which the
     expression of the patch subtracts (None if it is computed), `weight_zero` that of the weights.
+    Where weights are `rounded` they are numbers, which become integers as they are packed, each
+    output channel with a scale of its own, by which its sums are multiplied.
     """
 
     signed: bool
     zero: int | None
-    weight_zero: int
+    weight_zero: int = 0
+    rounded: bool = False
 
     @property
     def options(self) -> tuple[tuple[str, float], ...]:
         """The same as options of the kernel."""
         known = () if self.zero is None else (("zero", self.zero),)
-        return ("signed", int(self.signed)), *known, ("weight_zero", self.weight_zero)
+        of_weights = ("rounded", 1) if self.rounded else ("weight_zero", self.weight_zero)
+        return ("signed", int(self.signed)), *known, of_weights
 
 
 def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer],
@@ -98,7 +102,8 @@ def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buf
     channels in the result, of channels o and o + n, as in GEGLU.
 
     With `whole` the patch and the weights are whole numbers, and sums are i32: of the patch times
-    the weights less their zero point.
+    the weights less their zero point. Weights that are rounded are whole numbers times the scale of
+    their channel, and so are sums.
     """
     o, r, s, c = map(axis, "orsc")
     own = len(next(b for b in buffers if b.name == "weight").shape) == 6
@@ -109,7 +114,10 @@ def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buf
 
 
 def _of_integers(kernel: Kernel, whole: Whole) -> Kernel:
-    """The contraction `kernel` with sums of i32, of weights less their zero point."""
+    """The contraction `kernel` of integers: with sums of i32, of weights less their zero point, or
+    of rounded weights."""
+    if whole.rounded:
+        return replace(kernel, options=whole.options)
     patch, total, out = kernel.stages
     assert isinstance(total.value, Call), total
     at, weight = total.value.arguments

@@ -150,6 +150,12 @@ class Kernel:
         return show(self)
 
 
+def rounded_weights(kernel: Kernel) -> bool:
+    """True for a contraction of integers whose weights are numbers that are rounded to 8 bits, each
+    output channel with a scale of its own."""
+    return ("rounded", 1) in kernel.options
+
+
 def loads(expr: Expr) -> Iterator[Load]:
     """Every load in an expression in order, those inside of indices included."""
     if isinstance(expr, Load):

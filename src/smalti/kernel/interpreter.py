@@ -12,8 +12,9 @@ import numpy as np
 
 from smalti.errors import InputError, VerificationError
 from smalti.graph.operation import DTYPES, OPERATIONS
+from smalti.graph.operations.contraction import rounded
 from smalti.graph.quantised import FORMATS
-from smalti.kernel.form import Const, Expr, Index, Kernel, Load, Stage
+from smalti.kernel.form import Const, Expr, Index, Kernel, Load, Stage, rounded_weights
 from smalti.kernel.text import show_stage
 
 Arrays = Mapping[str, np.ndarray]
@@ -43,6 +44,9 @@ def run(kernel: Kernel, arrays: Arrays) -> dict[str, np.ndarray]:
                 raise InputError(f"{buffer.role} {buffer.name!r} is {array.shape}, expected "
                                  f"{buffer.shape}")
             known[buffer.name] = array
+    if rounded_weights(kernel):  # [o, c, r, s], with a scale for each o
+        whole, scale = rounded(known["weight"], (1, 2, 3))
+        known["weight"] = whole.astype(np.float64) * scale
     for stage in kernel.stages:
         known[stage.result] = as_stored(_stage(stage, known), kernel.buffer(stage.result).dtype)
     return {b.name: known[b.name] for b in kernel.buffers if b.role == "output"}

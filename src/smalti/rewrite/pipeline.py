@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ from smalti.rewrite.integers import of_bytes, raised, scaled_once
 from smalti.rewrite.liveness import remove_dead_nodes
 from smalti.rewrite.lowering import LOWERINGS, Computes, lowered
 from smalti.rewrite.movement import MOVEMENT_RULES
+from smalti.rewrite.rounding import rounding
 from smalti.rewrite.rules import RULES, Procedure, Rule, apply_rules
 from smalti.rewrite.sharing import share_equal_nodes
 
@@ -55,13 +56,15 @@ PASSES: tuple[GraphPass, ...] = (
 )
 
 
-def rewrite(graph: Graph, computes: Computes | None = None) -> Graph:
+def rewrite(graph: Graph, computes: Computes | None = None,
+            rounded: Callable[[Graph], Collection[str]] | None = None) -> Graph:
     """A graph that computes the same as `graph` with less work; `graph` itself is not changed.
 
     `computes(node)` is True if a kernel of the target computes the node; operations that none does
-    are written with others where there is a way. Inputs, parameters and outputs keep their names,
-    order and types. Every pass is checked. Raises VerificationError naming the pass that broke the
-    graph.
+    are written with others where there is a way. Of the layers of a simplified graph those whose
+    weights `rounded(graph)` gives are computed in integers of 8 bits. Inputs, parameters and
+    outputs keep their names, order and types. Every pass is checked. Raises VerificationError
+    naming the pass that broke the graph.
 
     >>> g = Graph("silu, spelled out")
     >>> x = g.input("x", (2, 3))
@@ -75,6 +78,9 @@ def rewrite(graph: Graph, computes: Computes | None = None) -> Graph:
     """
     verify(graph)
     graph = _run(graph, PASSES)
+    if computes is not None and rounded is not None:
+        rule = rounding(rounded(graph), computes)
+        graph = _run(graph, (GraphPass("round", partial(apply_rules, rules=(rule,))), *PASSES))
     if computes is not None and of_bytes(graph):
         rules = (raised(computes), Procedure(("mul",), scaled_once))
         raising = GraphPass("raise_integers", partial(apply_rules, rules=rules))

@@ -88,5 +88,5 @@ def precisions(device: str) -> tuple[str, ...]:
 
 def of_wide_range(device: str, precision: str) -> str:
     """The precision for what overflows in f16, such as the VAE of SDXL: bf16, or f32 where the
-    device has none."""
+    device has none; beside integers of 8 bits, that of all else there."""
     return driver_of(device).wide_range(device, precision)

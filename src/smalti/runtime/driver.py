@@ -30,11 +30,11 @@ class Driver:
     many multiplications and additions of a product it makes a second, by the model.
     `compiled(id, graph, ...)` makes a program, with the keywords of `compile_graph`.
     `precisions` are those that its programs may have, `wide_range(id, precision)` the one for what
-    overflows in f16. `runs(id)` lists the targets that a device runs. `computes_in_main_memory`
-    says whether programs take memory of this process. `opened(id)` is the GPU itself, which drivers
-    of GPUs have; `bare(id, names)` is the GPU opened anew for a check, whatever was found of it
-    before, and without what has these names among removals; `gone(id)` says whether it was lost and
-    does not come back.
+    overflows in f16, or in few bits. `runs(id)` lists the targets that a device runs.
+    `computes_in_main_memory` says whether programs take memory of this process. `opened(id)` is the
+    GPU itself, which drivers of GPUs have; `bare(id, names)` is the GPU opened anew for a check,
+    whatever was found of it before, and without what has these names among removals; `gone(id)`
+    says whether it was lost and does not come back.
     `model(device)` is what the timing model knows of a device, None where that is nothing;
     `about(device)` is what else a user is told of one: titles and texts. Neither opens it.
     """

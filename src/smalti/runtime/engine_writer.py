@@ -88,7 +88,7 @@ def save(recipe: Recipe, path: str | PathLike, *, targets: Sequence[str],
             parameters.extend(Parameter(name, value.shape, value.type.dtype)
                               for name, value in graph.parameters.items())
         options = recipe.options
-        about = About(__version__, graph.name, options.precision, options.threads, options.held,
+        about = About(__version__, graph.name, options.asked, options.threads, options.held,
                       tuple(parameters), options.weights, options.objective)
         yield ABOUT, [json.dumps(asdict(about), separators=(",", ":")).encode()], True
 

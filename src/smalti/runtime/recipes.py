@@ -19,5 +19,5 @@ def suited(recipe: Recipe, target: Target) -> Recipe:
         return recipe
     if target.least is not None:
         return recipe_anywhere(target, recipe.graph, options)
-    return recipe_of(recipe.graph, options.precision, options.held, options.threads,
+    return recipe_of(recipe.graph, options.asked, options.held, options.threads,
                      dict(options.weights), options.objective, target.name)

@@ -16,7 +16,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from smalti.graph.quantised import FORMATS
-from smalti.kernel.form import ELEMENT_BYTES, Kernel, affine, functions, loads
+from smalti.kernel.form import (
+    ELEMENT_BYTES,
+    Kernel,
+    affine,
+    functions,
+    loads,
+    rounded_weights,
+)
 from smalti.schedule.merge import (
     access,
     bytes_shift,
@@ -255,8 +262,10 @@ def registers(kernel: Kernel, limits: Limits) -> int:
     rounding = 0
     if kernel.buffer("out").dtype == "bf16":
         rounding = 1 if limits.pairs else ROUNDING_REGISTERS
-    return len(read) + 1 + rounding + max((TRANSCENDENTAL_REGISTERS for name in functions(result)
-                                           if name not in ARITHMETIC), default=0)
+    scales = int(rounded_weights(kernel))
+    return len(read) + 1 + scales + rounding + max((
+        TRANSCENDENTAL_REGISTERS for name in functions(result) if name not in ARITHMETIC),
+        default=0)
 
 
 def balanced(e, direct: ContractionSchedule, limits: Limits,

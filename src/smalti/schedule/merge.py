@@ -11,7 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from smalti.kernel.form import Call, Const, Expr, Index, Kernel, Load, Stage, affine, loads
+from smalti.kernel.form import (
+    Call,
+    Const,
+    Expr,
+    Index,
+    Kernel,
+    Load,
+    Stage,
+    affine,
+    loads,
+    rounded_weights,
+)
 
 ROW_MIN, LONG_MIN = 256, 1 << 15
 """The fewest elements of a row of a map, and of a map that is worth being cut into several
@@ -86,8 +97,9 @@ class Extents:
 
 
 def integer_sums(kernel: Kernel) -> bool:
-    """True for a contraction of integers, with sums of i32."""
-    return any(b.name == "sum" and b.dtype == "i32" for b in kernel.buffers)
+    """True for a contraction of integers, with sums of i32, or of these times a scale."""
+    return rounded_weights(kernel) or any(
+        b.name == "sum" and b.dtype == "i32" for b in kernel.buffers)
 
 
 def bytes_shift(kernel: Kernel) -> int | None:
@@ -95,11 +107,11 @@ def bytes_shift(kernel: Kernel) -> int | None:
     the weights as bytes with a sign are known; else None: then factors are words.
 
     The patch is a byte less its zero point. Weights without a sign have one if their zero point is
-    subtracted, which is 128 then.
+    subtracted, which is 128 then; rounded ones always have one.
     """
     options = dict(kernel.options)
-    weight, zero = kernel.buffer("weight").dtype, options["weight_zero"]
-    if "zero" not in options or zero != (0 if weight == "i8" else 128):
+    weight, zero = kernel.buffer("weight").dtype, options.get("weight_zero", 0)
+    if "zero" not in options or zero != (128 if weight == "u8" else 0):
         return None
     return int(options["zero"]) + (128 if options["signed"] else 0)
 

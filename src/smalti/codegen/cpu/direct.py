@@ -49,11 +49,13 @@ from smalti.kernel.form import (
     STORED_BYTES,
     Call,
     Const,
+    Expr,
     Kernel,
     Load,
     Stage,
     affine,
     loads,
+    rounded_weights,
 )
 from smalti.schedule.merge import (
     access,
@@ -119,6 +121,19 @@ def as_bytes(kernel: Kernel) -> Stage:
     return replace(patch, value=value, outside=float(shift))
 
 
+SCALES = "weight scales"
+"""What an epilogue reads scales of rounded weights as; they lie behind the packed weights."""
+
+
+def scaled(value: Expr) -> Expr:
+    """`value` with each sum times the scale of its channel."""
+    if isinstance(value, Load) and value.buffer == "sum":
+        return Call("mul", (value, Load(SCALES, value.index[3:])))
+    if isinstance(value, Call):
+        return replace(value, arguments=tuple(map(scaled, value.arguments)))
+    return value
+
+
 class DirectLowering:
     """Makes the code of a direct contraction whose input patch is staged in scratch memory; the
     other algorithms are made of its parts."""
@@ -132,6 +147,8 @@ class DirectLowering:
         self.chunks = -(-self.e.c // schedule.chunk)
         self.patch, _, out = kernel.stages
         self.result = replace(out, value=unrounded(out.value, kernel.buffer("out").dtype))
+        if rounded_weights(kernel):
+            self.result = replace(self.result, value=scaled(self.result.value))
         if schedule.dtype == "u8":
             self.patch = as_bytes(kernel)
         self.batched = weights_batched(kernel)
@@ -555,6 +572,12 @@ class DirectLowering:
 
     def _panelled(self, load: Load, origins: dict) -> AccessStream:
         """The stream of a load in the epilogue, with the stride from panel to panel."""
+        if load.buffer == SCALES:
+            part = affine(load)[0].offset // self.e.o * self.packed.part_panels
+            assert isinstance(self.packed, IntegerPanels), self.packed
+            base = self.asm.offset(self.pointers["weight"], origins["o"], 4)
+            self.asm.advance(base, self.packed.scales_at + 4 * self.width * part)
+            return AccessStream(base, {"panel": 4 * self.width, "o": 4})
         stream = stream_of(self.asm, access(self.kernel, load), self.pointers, origins)
         if stream.divided or stream.indirect:
             raise IllegalSchedule("an epilogue reads by plain strides only")

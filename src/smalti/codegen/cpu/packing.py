@@ -12,14 +12,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from smalti.codegen.cpu import elements
 from smalti.codegen.cpu.assembler import FeatureLevel
+from smalti.codegen.cpu.functions import absolute, reciprocal
 from smalti.codegen.cpu.lowered import KernelStep
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.cpu.weights import IntegerPanels, WeightPanels
 from smalti.codegen.cpu.winograd_transforms import transform
 from smalti.errors import IllegalSchedule
 from smalti.graph.operation import HALVES
+from smalti.graph.operations.contraction import SCALE_MIN
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import STORED_BYTES
 
@@ -242,7 +246,10 @@ class Packing:
 
 
 class IntegerPacking(Packing):
-    """Makes the code that packs a weight of integers, and sums each o up where that is wanted."""
+    """Makes the code that packs a weight of integers, and sums each o up where that is wanted.
+
+    Numbers are rounded to integers: a walk in front finds the largest magnitude of each o.
+    """
 
     packed: IntegerPanels
 
@@ -252,20 +259,27 @@ class IntegerPacking(Packing):
         self.step = 4 if packed.dtype == "i8" else 2
         self.neighbours = self.c == self.size
         self.totals: list[Register] = []
+        self.inverses: list[Register] = []
 
     def _begun(self, target: Register, panel: Register) -> Register:
-        """Where a panel is written; where its sums are to begin is kept for its end."""
+        """Where a panel is written; where its sums are to begin, and its scales, is kept."""
         asm, p = self.asm, self.packed
-        if not p.heads:
+        if not p.heads and not p.rounded:
             return super()._begun(target, panel)
         whole, panel = asm.divide(panel, p.panels)
         target = asm.offset(target, whole, p.bytes)
-        self.target_heads = asm.offset(target, panel, 4 * p.width)
-        asm.advance(self.target_heads, p.data_bytes)
+        if p.heads:
+            self.target_heads = asm.offset(target, panel, 4 * p.width)
+            asm.advance(self.target_heads, p.data_bytes)
+        if p.rounded:
+            self.target_scales = asm.offset(target, panel, 4 * p.width)
+            asm.advance(self.target_scales, p.scales_at)
         return asm.offset(target, panel, p.panel_bytes)
 
     def _panel(self, source: Register, target: Register, width: int) -> None:
         asm, p, lanes = self.asm, self.packed, self.level.lanes
+        if p.rounded:
+            self.inverses = self._scaled(source, width)
         if p.heads:
             self.ones = asm.result("load", asm.integers([0x01010101] * lanes))
             self.totals = [asm.zero() for _ in range(p.width // lanes)]
@@ -273,6 +287,33 @@ class IntegerPacking(Packing):
         for v, total in enumerate(self.totals):
             first = asm.result("mul_int", total, asm.integers([-p.zero] * lanes))
             asm.store(Address(self.target_heads, v * self.level.bytes), first)
+
+    def _scaled(self, source: Register, width: int) -> list[Register]:
+        """Store the scales of the numbers of a panel; their inverses, for each vector of o."""
+        asm, p, lanes = self.asm, self.packed, self.level.lanes
+        index = asm.result("load", asm.integers([i * self.o for i in range(lanes)]))
+        largest = [asm.zero() for _ in range(-(-width // lanes))]
+        row = asm.copy(source)
+        with asm.loop(p.rows):
+            pixel = asm.copy(row)
+            with asm.loop(p.columns):
+                at = asm.copy(pixel)
+                with asm.loop(p.channels):
+                    for v, top in enumerate(largest):
+                        here = asm.copy(at)
+                        asm.advance(here, v * lanes * self.o)
+                        value = self._taken(here, index, min(lanes, width - v * lanes))
+                        asm.op("max", top, top, absolute(asm, value))
+                    asm.advance(at, self.c)
+                asm.advance(pixel, self.s)
+            asm.advance(row, self.r)
+        inverses = []
+        for v, top in enumerate(largest):
+            scale = asm.result("mul", top, asm.constant(float(np.float32(1 / 127))))
+            scale = asm.result("max", scale, asm.constant(SCALE_MIN))
+            asm.store(Address(self.target_scales, v * self.level.bytes), scale)
+            inverses.append(reciprocal(asm, scale))
+        return inverses
 
     def _turn(self, at: Register, target: Register, index: Register, width: int,
               channels: int) -> None:
@@ -282,22 +323,24 @@ class IntegerPacking(Packing):
             count = max(0, min(lanes, width - v * lanes))
             here = asm.copy(at)
             asm.advance(here, v * lanes * self.o)
-            value = self._together(here, index, count, channels) if count else asm.zero()
+            value = self._together(here, index, count, channels, v) if count else asm.zero()
             self._put(target, v, value)
             if self.totals:
                 asm.op("dot_quads", self.totals[v], self.ones, value)
 
-    def _together(self, here: Register, index: Register, count: int, channels: int) -> Register:
-        """The channels of `count` neighbouring o, the first in the lowest bits of each lane."""
+    def _together(self, here: Register, index: Register, count: int, channels: int,
+                  v: int) -> Register:
+        """The channels of `count` neighbouring o, vector `v`, the first in the lowest bits of each
+        lane."""
         asm, bytes = self.asm, self.packed.dtype == "i8"
         without = "u8" if bytes else ""  # of bytes without a sign 128 is subtracted
-        if bytes and self.neighbours and channels == 4:
+        if bytes and self.neighbours and channels == 4 and not self.packed.rounded:
             value = asm.gather(here, index, count)
             flips = asm.integers([-0x7F7F7F80] * self.level.lanes)
             return asm.result("xor", value, flips) if self.dtype == without else value
         found, bits = None, 8 if bytes else 16
         for k in range(channels):
-            value = self._whole(here, index, count)
+            value = self._whole(here, index, count, v)
             value = asm.result("shift_left_int", value, 32 - bits)
             if self.dtype == without:
                 value = asm.result("xor", value, asm.integers([-1 << 31] * self.level.lanes))
@@ -309,9 +352,12 @@ class IntegerPacking(Packing):
         assert found is not None, channels
         return found
 
-    def _whole(self, here: Register, index: Register, count: int) -> Register:
-        """`count` neighbouring o as integers, words less their zero point."""
+    def _whole(self, here: Register, index: Register, count: int, v: int) -> Register:
+        """`count` neighbouring o as integers, words less their zero point; `v` is their vector."""
         asm, lanes, signed = self.asm, self.level.lanes, self.dtype == "i8"
+        if self.packed.rounded:
+            value = asm.result("mul", self._taken(here, index, count), self.inverses[v])
+            return asm.result("to_int", value)
         if self.o == self.size:
             value = asm.widened("widen_signed_byte" if signed else "widen_byte", Address(here),
                                 count)

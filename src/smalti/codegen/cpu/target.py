@@ -33,7 +33,13 @@ def target_of(level: FeatureLevel, disassembly: Callable[[bytes, int], str]) -> 
                         "choose smaller sizes"),
         placed=lambda step, references: _Code(step),
         pack=lambda packed, strides, dtype: lower_packing(packed, strides, level, dtype),
+        beside_integers=("bf16" if level.pairs else "f32") if level.integers else "",
+        lacks={} if level.integers else {"int8": NO_INTEGERS},
         winograd=True, strips=True, usual=limits(level), needs=level.needs)
+
+
+NO_INTEGERS = "has no kernels for products of 8 bits at this level; use bf16 or f32"
+"""What is said of precision "int8" at a level without them."""
 
 
 class _Code:

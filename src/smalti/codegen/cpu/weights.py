@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.codegen.cpu.winograd_transforms import TRANSFORMS, WinogradTransform
 from smalti.graph.quantised import FORMATS
-from smalti.kernel.form import STORED_BYTES, Kernel
+from smalti.kernel.form import STORED_BYTES, Kernel, rounded_weights
 from smalti.schedule.merge import bytes_shift, contraction_extents
 from smalti.schedule.schedule import BINDING, ContractionSchedule
 
@@ -108,11 +108,13 @@ class IntegerPanels(WeightPanels):
     Words are less their zero point, `weight_zero`. Bytes have a sign; those that are given without
     one are less 128. The patch of bytes has the zero point `zero`, by which each sum is too large:
     behind all panels stand the i32 with which sums begin, -zero times the sum of the weights of
-    each o, where `zero` is not 0.
+    each o, where `zero` is not 0. Numbers that are `rounded` to integers have a scale for each o,
+    an f32, which stands behind these.
     """
 
     zero: int = 0
     weight_zero: int = 0
+    rounded: bool = False
 
     @property
     def data_bytes(self) -> int:
@@ -127,6 +129,11 @@ class IntegerPanels(WeightPanels):
     @property
     def bytes(self) -> int:
         """Bytes of the packed weight."""
+        return self.scales_at + (4 * self.width * self.panels if self.rounded else 0)
+
+    @property
+    def scales_at(self) -> int:
+        """Where scales begin."""
         return self.data_bytes + (4 * self.width * self.panels if self.heads else 0)
 
     @property
@@ -148,7 +155,8 @@ def weight_panels(kernel: Kernel, schedule: ContractionSchedule,
         shift = bytes_shift(kernel) if schedule.dtype == "u8" else 0
         return IntegerPanels("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,
                              schedule.chunk, schedule.weights, parts=e.parts, zero=shift or 0,
-                             weight_zero=int(kernel.option("weight_zero")))
+                             weight_zero=int(dict(kernel.options).get("weight_zero", 0)),
+                             rounded=rounded_weights(kernel))
     winograd, chunk, transform = (0, False), schedule.chunk, schedule.winograd
     if transform and transform.transformed == BINDING:
         winograd = transform.size, transform.folded

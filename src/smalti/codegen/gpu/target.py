@@ -37,6 +37,9 @@ USUAL = GroupLimits(shared_bytes=32 << 10, invocations=256, subgroup_min=8, subg
 LEAST = GroupLimits(push_bytes=112)
 """What every device of Vulkan 1.2 and of WebGPU has. Of the 128 bytes of push constants that all of
 them have, WGSL keeps four words for itself."""
+NO_INTEGERS = ("has no kernels for products of integers of 8 bits, which x86 CPUs have; use auto, "
+               "f16 or f32")
+"""What is said of precision "int8"."""
 Emit = Callable[[GroupProgram, GroupLimits], bytes]
 """A program as code for a device of these limits."""
 
@@ -64,7 +67,8 @@ def group_target(name: str, driver: str, emit: Emit, text: Callable[[bytes], str
         listing=str,
         refusal=Refusal((IllegalSchedule, OverflowError), "the device has no room for:",
                         "{error}; choose smaller sizes or device='cpu'"),
-        automatic="f16", halves=lambda limits: limits.storage16, lacks=lacks or {},
+        automatic="f16", halves=lambda limits: limits.storage16,
+        lacks={"int8": NO_INTEGERS, **(lacks or {})},
         stored=STORED_AS, stored_parameters=RAW,
         whole_parameters=True, placed=placed, interpret=interpreted, usual=USUAL, least=LEAST,
         driver=driver, alias=driver)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smalti.fuse.reader import Reader, broadcast
-from smalti.fuse.support import INTEGER_PRODUCTS
+from smalti.fuse.support import INTEGER_PRODUCTS, ROUNDED_PRODUCTS
 from smalti.graph import Node
 from smalti.kernel.build import Whole
 from smalti.kernel.form import Call, Const, Expr, Index
@@ -13,9 +13,10 @@ def whole(anchor: Node) -> Whole | None:
     """What the factors of a product of integers are; None for one of f32."""
     if anchor.operation.name not in INTEGER_PRODUCTS:
         return None
-    a, _, a_zero, b_zero = anchor.inputs
+    a, _, a_zero, *b_zero = anchor.inputs
     zero = int(a_zero.data.flat[0]) if a_zero.kind == "constant" else None
-    return Whole(a.dtype == "i8", zero, int(b_zero.data.flat[0]))
+    return Whole(a.dtype == "i8", zero, int(b_zero[0].data.flat[0]) if b_zero else 0,
+                 anchor.operation.name in ROUNDED_PRODUCTS)
 
 
 def centred(read: Reader, anchor: Node, factor: Expr) -> Expr:

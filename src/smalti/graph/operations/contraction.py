@@ -136,6 +136,75 @@ define(name="conv_integer", inputs=(4, 4), shape=_conv_integer_rule, meaning=con
            2 * result.size * math.prod(types[1].shape[1:]))
 
 
+SCALE_MIN = 2.0 ** -100
+"""The least scale of integers, so that numbers which are all 0 have one, too."""
+
+
+def scales(largest: np.ndarray) -> np.ndarray:
+    """By what integers up to 127 are multiplied, to stand for numbers whose magnitudes are at most
+    `largest`."""
+    return np.maximum(largest * np.float32(1 / 127), np.float32(SCALE_MIN)).astype(np.float32)
+
+
+def rounded(w: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """(integers from -127 to 127, scales): w is about their product. Numbers along `axes` have one
+    scale together.
+
+    >>> w, scale = rounded(np.array([[1.0, -2.0], [0.0, 508.0]], np.float32), (1,))
+    >>> w.tolist(), scale.ravel().tolist()
+    ([[64.0, -127.0], [0.0, 127.0]], [0.01574803, 4.0])
+    """
+    w = np.asarray(w, np.float32)
+    scale = scales(np.abs(w).max(axis=axes, keepdims=True))
+    return np.rint(w * (np.float32(1) / scale)), scale
+
+
+def _of_rounded(types: Sequence[Type], name: str) -> tuple[Type, Type]:
+    """The factors of a product of integers and numbers, as those of a product of numbers; raises
+    InputError unless these are a factor of 8 bits, f32, and one zero point."""
+    x, w, zero = types
+    if x.dtype not in FACTORS or w.dtype != "f32" or zero != Type((), x.dtype):
+        raise InputError(f"{name} of {x} with {w} and the zero point {zero}: {' or '.join(FACTORS)}"
+                         f", f32 and one zero point of the dtype of the first are expected")
+    return Type(x.shape), w
+
+
+def _mat_mul_rounded_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    x, w = _of_rounded(types, "mat_mul_rounded")
+    if len(w.shape) != 2:
+        raise InputError(f"mat_mul_rounded of {x} with {w}: one matrix is expected")
+    return _mat_mul_rule((x, w), attributes)
+
+
+def mat_mul_rounded(x: np.ndarray, w: np.ndarray, x_zero: np.ndarray) -> np.ndarray:
+    """(x - x_zero) @ w, of integers x of 8 bits and of numbers w, which are rounded to 8 bits:
+    each column has a scale of its own. The sum of integers is exact, and scaled afterwards."""
+    integers, scale = rounded(w, (0,))
+    return ((x.astype(np.float64) - x_zero) @ integers).astype(np.float32) * scale
+
+
+define(name="mat_mul_rounded", inputs=(3, 3), shape=_mat_mul_rounded_rule, meaning=mat_mul_rounded,
+       flops=lambda types, result, attributes: 2 * result.size * types[0].shape[-1])
+
+
+def _conv_rounded_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    return _conv_rule(_of_rounded(types, "conv_rounded"), attributes)
+
+
+def conv_rounded(x: np.ndarray, w: np.ndarray, x_zero: np.ndarray, **attributes: Any) -> np.ndarray:
+    """The convolution of x - x_zero, padded by zeros, with w, rounded to 8 bits as of
+    `mat_mul_rounded`: each output channel has a scale of its own."""
+    integers, scale = rounded(w, tuple(range(1, w.ndim)))
+    sums = conv(x.astype(np.float64) - x_zero, integers.astype(np.float64), **attributes)
+    return sums.astype(np.float32) * scale.reshape(-1, *(1,) * (w.ndim - 2))
+
+
+define(name="conv_rounded", inputs=(3, 3), shape=_conv_rounded_rule, meaning=conv_rounded,
+       attributes={"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1},
+       flops=lambda types, result, attributes:
+           2 * result.size * math.prod(types[1].shape[1:]))
+
+
 def _det_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     (x,) = types
     if len(x.shape) < 2 or x.shape[-1] != x.shape[-2] or x.dtype not in FLOATS:

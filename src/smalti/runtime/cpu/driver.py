@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from smalti.compiler.options import ROUNDED
 from smalti.compiler.targets import TARGETS
 from smalti.cores import described
-from smalti.runtime.cpu.adapter import available_levels, cpu, limits_at
+from smalti.runtime.cpu.adapter import available_levels, best_level, cpu, limits_at
 from smalti.runtime.cpu.check import executor
 from smalti.runtime.cpu.compilation import compile_here
 from smalti.runtime.cpu.model import calibration, modelled
+from smalti.runtime.cpu.recipe import LEAST
 from smalti.runtime.device import Device
 from smalti.runtime.driver import Driver, Runnable
 
@@ -18,7 +20,10 @@ def rate(device: Device) -> float:
 
 
 def wide_range(device: str, precision: str) -> str:
-    """Every precision of a CPU has the range of f32."""
+    """Every precision of a CPU has the range of f32; what is beside integers of 8 bits has it by
+    itself."""
+    if precision == ROUNDED:
+        return TARGETS[best_level() or LEAST].beside_integers or "f32"
     return precision
 
 
@@ -36,5 +41,6 @@ def about(device: Device) -> tuple[tuple[str, str], ...]:
              "not calibrated: `smalti calibrate` measures what is guessed"),)
 
 
-DRIVER = Driver(lambda: (cpu(),), rate, compile_here, ("auto", "f32", "bf16"), wide_range, runs,
-                computes_in_main_memory=True, model=lambda device: modelled(), about=about)
+DRIVER = Driver(lambda: (cpu(),), rate, compile_here, ("auto", "f32", "bf16", ROUNDED),
+                wide_range, runs, computes_in_main_memory=True, model=lambda device: modelled(),
+                about=about)

@@ -39,4 +39,4 @@ def limits_here(target: Target, options: Options) -> Limits:
 
 def knowledge_here(target: Target, options: Options) -> Knowledge:
     """What is known of schedules on this CPU: measured ones, and the timing model."""
-    return knowledge(target.name, options.threads, options.precision, options.objective)
+    return knowledge(target.name, options.threads, options.asked, options.objective)

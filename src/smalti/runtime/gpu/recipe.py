@@ -30,7 +30,7 @@ def recipe_anywhere(target: Target, graph: Graph, options: Options) -> Recipe:
     """A recipe for every device of a target. Raises InputError where some have not the precision
     of `options`."""
     checked = all_options.checked(
-        graph, target, target.least, f"any device of {target.driver}", precision=options.precision,
+        graph, target, target.least, f"any device of {target.driver}", precision=options.asked,
         held=options.held, threads=options.threads, weights=dict(options.weights),
         objective=options.objective)
     return Recipe(graph, checked, target, (target,), lambda target, options: target.least,

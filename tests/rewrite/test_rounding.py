@@ -1,0 +1,131 @@
+"""What precision "int8" makes of a graph: which layers are of integers, and what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from smalti.errors import InputError
+from smalti.graph import Graph, Value, evaluate
+from smalti.nn import linear
+from smalti.rewrite import rewrite
+from smalti.rewrite.rounding import CHANNELS_MIN, ROWS_MIN, candidates
+from smalti.runtime import compile_graph
+from smalti.runtime.cpu.adapter import available_levels
+
+WIDE = 2 * CHANNELS_MIN
+
+
+def layers(*widths: int, rows: int = ROWS_MIN, start: int = WIDE) -> Graph:
+    """Linear layers l0, l1, ... with tanh between them."""
+    g = Graph("layers")
+    x = g.input("x", (1, rows, start))
+    for number, width in enumerate(widths):
+        x = linear(x, f"l{number}", width)
+        x = g.apply("tanh", x) if number < len(widths) - 1 else x
+    g.output("y", x)
+    return g
+
+
+def arrays(graph: Graph) -> tuple[dict, dict]:
+    rng = np.random.default_rng(0)
+    inputs = {n: rng.standard_normal(v.shape).astype(np.float32) for n, v in graph.inputs.items()}
+    return inputs, {n: (rng.standard_normal(v.shape) / np.sqrt(max(1, v.type.size // v.shape[0]))
+                        ).astype(np.float32) for n, v in graph.parameters.items()}
+
+
+def test_all_but_the_first_and_the_last_layer() -> None:
+    assert candidates(rewrite(layers(WIDE, WIDE, WIDE, WIDE))) == ("l1.weight", "l2.weight")
+    assert not candidates(rewrite(layers(WIDE, WIDE)))
+
+
+@pytest.mark.parametrize("graph", [
+    layers(WIDE, CHANNELS_MIN - 1, WIDE, WIDE), layers(WIDE, WIDE, WIDE, rows=ROWS_MIN - 1)])
+def test_small_layers_stay(graph: Graph) -> None:
+    assert not set(candidates(rewrite(graph))) & {"l0.weight", "l1.weight", "l2.weight"}
+
+
+def image(window: int, **attributes) -> Graph:
+    """A convolution between two others."""
+    g = Graph("image")
+    x = g.input("x", (2, WIDE, 6, 6))
+    for name, size, more in (("a", 1, {}), ("b", window, attributes), ("c", 1, {})):
+        x = g.apply("tanh", g.apply("conv", x, g.parameter(name, (
+            WIDE, WIDE // more.get("group", 1), size, size)), g.parameter(f"{name}.bias", (WIDE,)),
+            **more))
+    g.output("y", x)
+    return g
+
+
+def test_convolutions_of_one_pixel() -> None:
+    assert candidates(rewrite(image(1))) == ("b",)
+    for graph in (image(3, pads=(1, 1, 1, 1)), image(1, strides=(2, 2)), image(1, group=2)):
+        assert not candidates(rewrite(graph))
+
+
+def eight_bits(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Integers and a scale for each place beside `axis`."""
+    scale = np.abs(x).max(axis=axis, keepdims=True) / 127
+    return np.rint(x / scale), scale
+
+
+def test_a_layer_is_what_its_definition_says() -> None:
+    """Written here with numpy alone."""
+    graph = layers(WIDE, 96, WIDE)
+    inputs, weights = arrays(graph)
+    found = evaluate(rewrite(graph, lambda node: True, candidates), inputs, weights)["y"]
+    x = np.tanh(inputs["x"][0] @ weights["l0.weight"].T + weights["l0.bias"])
+    (rows, row_scale), (w, scale) = eight_bits(x, 1), eight_bits(weights["l1.weight"], 1)
+    x = np.tanh((rows @ w.T) * row_scale * scale.T + weights["l1.bias"])
+    wanted = x @ weights["l2.weight"].T + weights["l2.bias"]
+    assert np.abs(found[0] - wanted).max() < 2e-3 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("build", [lambda: layers(WIDE, 96, 80, WIDE), lambda: image(1)])
+def test_kernels_compute_the_rewritten_graph(build: Callable[[], Graph]) -> None:
+    graph = build()
+    inputs, weights = arrays(graph)
+    wanted = evaluate(rewrite(graph, lambda node: True, candidates), inputs, weights)["y"]
+    plain = evaluate(graph, inputs, weights)["y"]
+    for name in ("avx2", "avx512_vnni"):
+        if name not in available_levels():
+            continue
+        found = []
+        for threads in (1, 3):
+            program = compile_graph(graph, precision="int8", target=name, threads=threads)
+            program.bind(weights)
+            found.append(program.run(inputs)["y"])
+        assert found[0].tobytes() == found[1].tobytes()
+        assert np.linalg.norm(found[0] - wanted) < 2e-3 * np.linalg.norm(wanted)
+        assert 1e-4 < np.linalg.norm(found[0] - plain) / np.linalg.norm(plain) < 0.02
+
+
+def test_numbers_that_are_all_zero_and_nan() -> None:
+    graph = layers(WIDE, WIDE, WIDE)
+    inputs, weights = arrays(graph)
+    weights["l1.weight"][:] = 0
+    program = compile_graph(graph, precision="int8", threads=1)
+    program.bind(weights)
+    expected = np.tanh(weights["l1.bias"]) @ weights["l2.weight"].T + weights["l2.bias"]
+    assert np.allclose(program.run(inputs)["y"], expected, rtol=0.02, atol=0.02)
+    inputs["x"][0, 3, 5] = np.nan
+    found = program.run(inputs)["y"][0]
+    assert np.isnan(found[3]).all() and np.isfinite(np.delete(found, 3, 0)).all()
+
+
+def test_a_target_without_integers_refuses() -> None:
+    with pytest.raises(InputError, match="no kernels for products of 8 bits at this level; use"):
+        compile_graph(layers(WIDE, WIDE), precision="int8", target="neon")
+
+
+def products(value: Value) -> int:
+    return sum(node.operation.name == "mat_mul_rounded" for node in value.graph.nodes)
+
+
+def test_layers_that_stay_are_named() -> None:
+    graph = layers(WIDE, WIDE, WIDE, WIDE)
+    for rounded, count in ((candidates, 2), (lambda g: ("l2.weight",), 1), (None, 0)):
+        found = rewrite(graph, lambda node: True, rounded)
+        assert products(found.outputs["y"]) == count
