@@ -16,6 +16,7 @@ from smalti.families.expected import expected_tensors
 from smalti.families.hints import Hints
 from smalti.models.config import (
     CLIP_L,
+    FLUX2_VAE,
     FLUX_VAE,
     OPENCLIP_G,
     OPENCLIP_H,
@@ -33,6 +34,7 @@ from smalti.models.config import (
 from smalti.models.language_config import QWEN3_4B
 from smalti.models.transformer_config import (
     CHROMA,
+    FLUX2_KLEIN_4B,
     FLUX_DEV,
     FLUX_SCHNELL,
     SD3_MEDIUM,
@@ -78,6 +80,8 @@ PUBLISHED = {  # configuration, and parameters of the denoiser (with learned pos
         **FLUX, "default_steps": 26, "default_guidance": 4.0}), 8_900_000_000),
     "Z-Image": (ModelConfig("z-image", {"qwen3": QWEN3_4B}, Z_IMAGE, FLUX_VAE, **{
         **FLUX, "default_steps": 30, "default_guidance": 4.0, "flow_shift": 6.0}), 6_154_908_736),
+    "FLUX.2 klein 4B": (ModelConfig("flux2", {"qwen3": QWEN3_4B}, FLUX2_KLEIN_4B, FLUX2_VAE, **{
+        **FLUX, "default_steps": 4, "flow_shift": None}), 3_876_000_000),
 }
 
 

@@ -44,7 +44,7 @@ def test_a_whole_file(tmp_path: Path, family: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "model.", "diffusion_model.", "model.diffusion_model."])
-@pytest.mark.parametrize("family", ["sd3", "flux", "chroma", "z-image"])
+@pytest.mark.parametrize("family", ["sd3", "flux", "chroma", "z-image", "flux2"])
 def test_separate_files(tmp_path: Path, family: str, prefix: str) -> None:
     config = FAMILIES[family]
     weights = tiny.random_weights(config)

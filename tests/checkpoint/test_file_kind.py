@@ -73,7 +73,16 @@ FILES = {
         {DOUBLE: (128,), "img_in.weight": (3072, 64)},
         {"single_transformer_blocks.0.proj_out.bias": (3072,)},
     ],
-    "flux2": [{"double_stream_modulation_img.lin.weight": (6, 6), DOUBLE: (128,)}],
+    "flux2": [
+        {"double_stream_modulation_img.lin.weight": (6, 6), DOUBLE: (128,)},
+        {UNET + "single_stream_modulation.lin.weight": (9, 9), UNET + DOUBLE: (128,)},
+        {"single_stream_modulation.linear.weight": (9, 9), "single_transformer_blocks.0.x": (9,)},
+    ],
+    "flux2-dev": [
+        {"single_stream_modulation.lin.weight": (9, 9), "guidance_in.in_layer.weight": (9, 9)},
+        {"single_stream_modulation.linear.weight": (9, 9),
+         "time_guidance_embed.guidance_embedder.linear_1.weight": (9, 9)},
+    ],
     "z-image": [
         {"cap_pad_token": (1, 3840), "noise_refiner.0.attention.k_norm.weight": (128,)},
         {UNET + "cap_pad_token": (1, 3840), UNET + "noise_refiner.0.attention.qkv.weight": (3, 3)},
@@ -162,7 +171,8 @@ def test_families_that_are_read():
     assert {family: model for family, model in MODELS.items() if model} == {
         "sd1": "sd1", "sd1-inpaint": "sd1", "sd1-pix2pix": "sd1", "unet": "sd1", "sd2": "sd2",
         "sdxl": "sdxl", "sdxl-refiner": "sdxl-refiner", "sd3": "sd3", "flux-dev": "flux",
-        "flux-schnell": "flux", "chroma": "chroma", "z-image": "z-image"}
+        "flux-schnell": "flux", "chroma": "chroma", "z-image": "z-image",
+        "flux2": "flux2"}
 
 
 @pytest.mark.parametrize("family", [f for f in FILES if MODELS[f] and f != "sd1"])

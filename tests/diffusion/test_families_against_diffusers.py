@@ -24,11 +24,12 @@ PROMPT, NEGATIVE = "a red apple, ripe", "blurry"
 SAVED = {  # how folders are written
     "sd1": {"variant": "fp16"}, "sd2": {}, "sdxl": {"max_shard_size": "2MB"},
     "sdxl-refiner": {}, "sd3": {"max_shard_size": "2MB"},
-    "flux": {"max_shard_size": "2MB"}, "chroma": {}, "z-image": {}}
+    "flux": {"max_shard_size": "2MB"}, "chroma": {}, "z-image": {}, "flux2": {}}
 CALLS: dict[str, dict[str, Any]] = {
     "sd3": {"max_sequence_length": 77, "guidance_scale": 4.5},
     "flux": {"guidance_scale": 3.5},
     "chroma": {"guidance_scale": 4.0},
+    "flux2": {"guidance_scale": 4.0},
     "z-image": {"guidance_scale": 3.0}}  # what is added, and so one less than elsewhere
 
 
@@ -40,7 +41,9 @@ def called(pipe: Any, family: str, latents: np.ndarray, sigmas: list[float] | No
     if family in ("flux", "chroma"):
         start = pipe._pack_latents(start, *start.shape)
     options = {"guidance_scale": 7.0, **CALLS.get(family, {})}
-    if family != "flux":
+    if family == "flux2":
+        options["negative_prompt_embeds"], _ = pipe.encode_prompt(NEGATIVE)
+    elif family != "flux":
         options["negative_prompt"] = NEGATIVE
     if family == "chroma":
         mask_chroma(pipe.transformer)
@@ -52,10 +55,29 @@ def called(pipe: Any, family: str, latents: np.ndarray, sigmas: list[float] | No
     else:
         options |= {"height": SIDE, "width": SIDE, "latents": start}
     with torch.no_grad():
-        found = pipe(PROMPT, num_inference_steps=STEPS, output_type="latent", **options).images
+        found = pipe(prompt=PROMPT, num_inference_steps=STEPS, output_type="latent",
+                     **options).images
     if family in ("flux", "chroma"):
         found = pipe._unpack_latents(found, SIDE, SIDE, pipe.vae_scale_factor)
+    if family == "flux2":
+        found = normalised(pipe, found)
     return found.numpy()
+
+
+def normalised(pipe: Any, latents: Any) -> Any:
+    """The latents that FLUX.2's transformer works on, from those of the convolutions."""
+    mean, variance = (getattr(pipe.vae.bn, f"running_{name}").view(1, -1, 1, 1)
+                      for name in ("mean", "var"))
+    packed = pipe._patchify_latents(latents)
+    return (packed - mean) / (variance + pipe.vae.config.batch_norm_eps).sqrt()
+
+
+def spread(pipe: Any, latents: Any) -> Any:
+    """The inverse of `normalised`."""
+    mean, variance = (getattr(pipe.vae.bn, f"running_{name}").view(1, -1, 1, 1)
+                      for name in ("mean", "var"))
+    deviation = (variance + pipe.vae.config.batch_norm_eps).sqrt()
+    return pipe._unpatchify_latents(latents * deviation + mean)
 
 
 def mask_chroma(transformer: Any) -> None:
@@ -70,30 +92,33 @@ def decoded(pipe: Any, latents: np.ndarray) -> np.ndarray:
     """Pixels from 0 to 255, [height, width, 3]."""
     import torch
 
-    vae = pipe.vae
+    vae, found = pipe.vae, torch.from_numpy(latents)
+    scaled = (spread(pipe, found) if hasattr(vae, "bn") else
+              found / vae.config.scaling_factor + (vae.config.shift_factor or 0))
     with torch.no_grad():
-        image = vae.decode(torch.from_numpy(latents) / vae.config.scaling_factor
-                           + (vae.config.shift_factor or 0)).sample[0]
+        image = vae.decode(scaled).sample[0]
     return ((image / 2 + 0.5).clamp(0, 1) * 255).round().permute(1, 2, 0).numpy()
 
 
 @pytest.mark.parametrize(("family", "prediction"), [
     ("sd1", "epsilon"), ("sd2", "epsilon"), ("sd2", "v_prediction"), ("sdxl", "epsilon"),
     ("sdxl-refiner", "epsilon"), ("sd3", "flow"), ("flux", "flow"), ("chroma", "flow"),
-    ("z-image", "flow")])
+    ("z-image", "flow"), ("flux2", "flow")])
 def test_a_picture_is_that_of_diffusers(tmp_path: Path, family: str, prediction: str) -> None:
     pipe = theirs.pipeline(family, prediction)
     pipe.set_progress_bar_config(disable=True)
     ours = Pipeline.load(theirs.save(pipe, tmp_path / "model", **SAVED[family]), threads=1)
     config = ours.config
     assert (config.family, config.prediction) == (family, prediction)
-    latents = NoiseSource("cpu", (7,), (config.vae.z_channels, SIDE // 2, SIDE // 2)).draw()
+    side = SIDE // config.vae.downscale
+    latents = NoiseSource("cpu", (7,), (config.vae.z_channels, side, side)).draw()
     expected = called(pipe, family, latents,
                       [1.0, 0.6, 0.3] if family == "sd3" else None)
     options: dict[str, Any] = {}
     if family == "sd3":
         options["noise"] = ",".join(f"{3 * t / (1 + 2 * t):.9f}" for t in (1.0, 0.6, 0.3, 0.0))
-    guidance = {"sd3": 4.5, "flux": 1.0, "chroma": 4.0, "z-image": 4.0}.get(family, 7.0)
+    guidance = {"sd3": 4.5, "flux": 1.0, "chroma": 4.0, "z-image": 4.0,
+                "flux2": 4.0}.get(family, 7.0)
     *_, last = ours.steps(PROMPT, negative_prompt=NEGATIVE, width=SIDE, height=SIDE, steps=STEPS,
                           guidance_scale=guidance, seed=7, sampler="euler", **options)
     assert relative_error(last.latents, expected) <= ERROR_MAX
@@ -139,7 +164,7 @@ def _shown(pipe: Any, latents: np.ndarray, mean: np.ndarray, std: np.ndarray) ->
     return decoded(pipe, scaled.astype(np.float32))
 
 
-@pytest.mark.parametrize("family", ["sd1", "sdxl", "sd3", "flux", "chroma", "z-image"])
+@pytest.mark.parametrize("family", ["sd1", "sdxl", "sd3", "flux", "chroma", "z-image", "flux2"])
 def test_parts_of_a_folder_as_files_of_their_own(tmp_path: Path, family: str) -> None:
     """A denoiser in diffusers' names, and text encoders and autoencoder as folders or files."""
     folder = theirs.save(theirs.pipeline(family), tmp_path / "model")

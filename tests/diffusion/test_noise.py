@@ -114,12 +114,12 @@ def test_flow_levels():
     expected = [1, .9642857, .9230769, .875, .8181818, .75, .6666667, .5625, .4285714, .25, 0]
     np.testing.assert_allclose(NOISES["simple"].sigmas(sd3, 10), expected, atol=5e-8)
     np.testing.assert_allclose(NOISES["trailing"].sigmas(sd3, 10), expected, atol=5e-8)
-    flux = FlowLevels.shifted(flux_shift(1024, 1024))
+    flux = FlowLevels.shifted(flux_shift(1024, 1024, 4))
     np.testing.assert_allclose(NOISES["flux"].sigmas(flux, 4), [1, .9045308, .7595109, .5128441, 0],
                                atol=5e-8)
     np.testing.assert_allclose(NOISES["flux"].sigmas(FlowLevels.shifted(), 4), [1, .75, .5, .25, 0])
     sizes = [(512, 512), (768, 768), (1024, 1024), (1280, 768)]
-    np.testing.assert_allclose([np.log(flux_shift(*size)) for size in sizes],
+    np.testing.assert_allclose([np.log(flux_shift(*size, 20)) for size in sizes],
                                [.63, .8466667, 1.15, 1.1066667], rtol=1e-7)
     with pytest.raises(InputError, match="flow shift is -1"):
         FlowLevels.shifted(-1)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import tiny_families as tiny
-from transformer_peers import z_image_module
+from transformer_peers import flux2_module, z_image_module
 
 from smalti.benchmark import peers
 from smalti.diffusion import byte_bpe
 from smalti.diffusion.t5_tokenizer import shipped
 from smalti.diffusion.tokenizer import END, encode
-from smalti.families.language import CHATML
+from smalti.families.language import CHATML, CHATML_ANSWER
 from smalti.models.config import ClipTextConfig
 from smalti.models.language_config import LanguageConfig
 from smalti.models.transformer_config import T5Config, ZImageConfig
@@ -63,18 +63,21 @@ class ChatTokenizer(Tokenizer):
     def __init__(self) -> None:
         super().__init__(None)
 
-    def __call__(self, prompts: list[str], max_length: int = 512, **_: Any) -> Any:
+    def __call__(self, prompts: str | list[str], max_length: int = 512, **_: Any) -> Any:
         import torch
         from transformers import BatchEncoding
 
-        read = [byte_bpe.qwen3().encode(text, max_length) for text in prompts]
+        texts = [prompts] if isinstance(prompts, str) else prompts
+        read = [byte_bpe.qwen3().encode(text, max_length) for text in texts]
         masks = [np.arange(max_length) < tokens.count for tokens in read]
         return BatchEncoding({"input_ids": torch.tensor([tokens.ids for tokens in read]),
                               "attention_mask": torch.tensor(np.array(masks), dtype=torch.long)})
 
-    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
-        """A message before an answer that thinks."""
-        return CHATML.format(messages[0]["content"])
+    def apply_chat_template(self, messages: list[dict[str, str]], enable_thinking: bool = True,
+                            **_: Any) -> str:
+        """A message before an answer."""
+        template = CHATML if enable_thinking else CHATML_ANSWER
+        return template.format(messages[0]["content"])
 
 
 def language_model(config: LanguageConfig) -> Any:
@@ -109,15 +112,22 @@ def text_encoder(config: ClipTextConfig | T5Config | LanguageConfig) -> Any:
 
 
 def autoencoder(family: str) -> Any:
-    from diffusers import AutoencoderKL
+    import torch
+    from diffusers import AutoencoderKL, AutoencoderKLFlux2
 
     config = tiny.FAMILIES[family].vae
-    return AutoencoderKL(
-        latent_channels=config.z_channels, block_out_channels=config.block_channels,
+    shared = dict(
+        latent_channels=config.inner_channels, block_out_channels=config.block_channels,
         layers_per_block=config.res_blocks, norm_num_groups=config.norm_groups,
         down_block_types=["DownEncoderBlock2D"] * 2, up_block_types=["UpDecoderBlock2D"] * 2,
-        scaling_factor=config.scaling_factor, shift_factor=config.shift_factor or None,
         use_quant_conv=config.quant_conv, use_post_quant_conv=config.quant_conv)
+    if config.patch == 1:
+        return AutoencoderKL(**shared, scaling_factor=config.scaling_factor,
+                             shift_factor=config.shift_factor or None)
+    module = AutoencoderKLFlux2(**shared, decoder_block_out_channels=config.decoder_widths)
+    torch.nn.init.normal_(module.bn.running_mean)
+    torch.nn.init.uniform_(module.bn.running_var, 0.5, 2)
+    return module
 
 
 def unet(family: str) -> Any:
@@ -140,6 +150,8 @@ def transformer(family: str) -> Any:
             dual_attention_layers=tuple(range(config.dual_blocks)), qk_norm="rms_norm")
     if family == "z-image":
         return z_image_transformer(config)
+    if family == "flux2":
+        return flux2_module(config)
     shared = dict(in_channels=4 * config.in_channels, num_layers=config.double_blocks,
                   num_single_layers=config.single_blocks, attention_head_dim=config.head_dim,
                   num_attention_heads=config.heads, joint_attention_dim=config.context_dim,
@@ -196,11 +208,15 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
             scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=1.0), vae=vae,
             text_encoder=texts[0], tokenizer=t5, transformer=network)
     flow = diffusers.FlowMatchEulerDiscreteScheduler(
-        shift=3.0, use_dynamic_shifting=family == "flux")
+        shift=3.0, use_dynamic_shifting=family in ("flux", "flux2"))
     if family == "z-image":
         return diffusers.ZImagePipeline(
             scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=ChatTokenizer(),
             transformer=network)
+    if family == "flux2":
+        return diffusers.Flux2KleinPipeline(
+            scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=ChatTokenizer(),
+            transformer=network, is_distilled=False)
     if family == "sd3":
         return diffusers.StableDiffusion3Pipeline(
             transformer=network, scheduler=flow, vae=vae, text_encoder=texts[0],

@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 from smalti.families.expected import expected_tensors
 from smalti.models.config import (
     CLIP_L,
+    FLUX2_VAE,
     FLUX_VAE,
     OPENCLIP_G,
     OPENCLIP_H,
@@ -32,6 +33,7 @@ from smalti.models.language import language_graph
 from smalti.models.language_config import LanguageConfig
 from smalti.models.transformer_config import (
     ChromaConfig,
+    Flux2Config,
     FluxConfig,
     MMDiTConfig,
     T5Config,
@@ -49,6 +51,8 @@ CLIP = {
 T5 = T5Config(32128, hidden_size=128, mlp_size=64, layers=1, heads=2, head_dim=64)
 QWEN3 = LanguageConfig(151936, hidden_size=32, mlp_size=48, layers=3, heads=4, kv_heads=2,
                        head_dim=16, qk_norm=True)
+DEEP = replace(QWEN3, layers=28)
+"""One of which three states are read, behind 9, 18 and 27 layers."""
 UNET = UNetConfig(
     in_channels=4, out_channels=4, block_channels=(32, 64), res_blocks=1, attention=(False, True),
     heads=8, head_dim=None, transformer_depth=(0, 1), context_dim=64)
@@ -87,6 +91,10 @@ FAMILIES = {
         "z-image", {"qwen3": QWEN3},
         ZImageConfig(64, heads=2, mlp_size=170, blocks=2, refiners=1, context_dim=32,
                      vector_size=64, axes=(8, 12, 12)), vae(FLUX_VAE), "flow"),
+    "flux2": ModelConfig(
+        "flux2", {"qwen3": DEEP},
+        Flux2Config(64, heads=2, mlp_size=96, double_blocks=1, single_blocks=2, context_dim=96,
+                    axes=(8, 8, 8, 8)), vae(FLUX2_VAE), "flow"),
 }
 
 WORDLESS = {name: replace(config, texts={text: replace(part, vocab_size=96)
@@ -103,7 +111,8 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
     "sd3": {name: f"text_encoders.{name}.transformer." for name in ("clip_l", "clip_g", "t5xxl")},
     "flux": {name: f"text_encoders.{name}.transformer." for name in ("clip_l", "t5xxl")},
     "chroma": {"t5xxl": "text_encoders.t5xxl.transformer."},
-    "z-image": {"qwen3": "text_encoders.qwen3_4b.transformer.model."},
+    **dict.fromkeys(("z-image", "flux2"),
+                    {"qwen3": "text_encoders.qwen3_4b.transformer.model."}),
 }
 PLAIN = ("t5xxl", "qwen3")
 """Text encoders that read the plain text, and are named alike inside."""
@@ -137,7 +146,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> dict[str, np.ndarray]:
     for name, shape in {**unread(config), **expected_tensors(config)}.items():
         noise = random.standard_normal(shape, np.float32)
         if len(shape) == 1:
-            noise = np.float32(0.1) * noise + np.float32(name.endswith(("weight", "scale")))
+            noise = np.float32(0.1) * noise + np.float32(name.endswith(("weight", "scale", "var")))
         else:
             noise /= np.float32(np.prod(shape[1:]) ** 0.5)
         weights[name] = noise.astype(np.float16)
@@ -204,7 +213,7 @@ def text_encoder(config: ModelConfig, weights: Weights, name: str) -> dict[str, 
 def single_file(config: ModelConfig, weights: Weights) -> dict[str, np.ndarray]:
     """All parts as one published file holds them."""
     stored = {**part(weights, DENOISER, DENOISER)}
-    stored |= part(weights, VAE, "vae." if config.family in ("flux", "chroma", "z-image")
+    stored |= part(weights, VAE, "vae." if config.vae.z_channels > 4 and config.family != "sd3"
                    else VAE)
     for name, prefix in TEXT_PREFIXES[config.family].items():
         if name not in config.texts:

@@ -49,6 +49,5 @@ UNREAD: dict[str, list[Shapes]] = {
              "mask_decoder.mask_tokens.weight": (4, 8)}],
     "yolo": [{"model.22.dfl.conv.weight": (1, 16, 1, 1)}],
     "wan-vae": [{"decoder.middle.0.residual.0.gamma": (8, 1, 1, 1), "conv1.weight": (8, 8, 1, 1)}],
-    "flux2-vae": [{"bn.running_mean": (128,), "decoder.conv_in.weight": (8, 32, 3, 3)}],
 }
 """Kind -> such files."""

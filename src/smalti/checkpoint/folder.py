@@ -24,9 +24,11 @@ STEMS = {  # component -> stem of its weight files
 }
 PICKLED = {"model": "pytorch_model"}
 """Stem of the safetensors file -> that of the pickled one, where it has another."""
+CLASS = "_class_name"
+"""What the index of a folder calls the name of its pipeline."""
 OTHER_PIPELINES = (
+    ("Flux2Pipeline", "flux2-dev", "a FLUX.2 dev folder"),
     ("StableDiffusionUpscale", "upscaler", "a latent upscaler folder"),
-    ("Flux2", "flux2", "a FLUX.2 folder"),
 )
 """What the names of pipeline classes begin with of models that are not read, their kind, words."""
 
@@ -60,9 +62,19 @@ def read_index(folder: Path) -> dict[str, object]:
 
 def other_kind(index: dict[str, object]) -> FileKind | None:
     """The kind of model that the pipeline class names, when it is none that is read."""
-    name = str(index.get("_class_name", ""))
+    name = str(index.get(CLASS, ""))
     return next((FileKind(kind, words, lambda names: False)
                  for start, kind, words in OTHER_PIPELINES if name.startswith(start)), None)
+
+
+def pipeline_name(index: dict[str, object]) -> str:
+    """What the pipeline of a folder is called; of FLUX.2 klein its index alone may tell that the
+    model is the base of those that are distilled.
+
+    >>> pipeline_name({CLASS: "Flux2KleinPipeline", "is_distilled": False})
+    'Flux2KleinPipeline base'
+    """
+    return str(index.get(CLASS, "")) + " base" * (index.get("is_distilled") is False)
 
 
 def read_configs(folder: Path) -> dict[str, object]:

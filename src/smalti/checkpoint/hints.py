@@ -80,6 +80,7 @@ ARCH_CONFIG: Places = {
     "reference": (("transformer", "reference"),),
     "latents_mean": (("vae", "latents_mean"),),
     "latents_std": (("vae", "latents_std"),),
+    "statistics_eps": (("vae", "batch_norm_eps"),),
     "sigma_min": (("scheduler", "sigma_min"),),
     "sigma_max": (("scheduler", "sigma_max"),),
     "latent_size": (("default", "latent_size"),),
@@ -103,6 +104,7 @@ FOLDER: Places = {
     "latent_size": (("unet", "sample_size"),),
     "latents_mean": (("vae", "latents_mean"),),
     "latents_std": (("vae", "latents_std"),),
+    "statistics_eps": (("vae", "batch_norm_eps"),),
 }
 EDM: Places = {name: (("scheduler", name),) for name in ("sigma_min", "sigma_max")}
 """Noise levels of a scheduler that is called EDM..., those of Karras et al. 2022."""

@@ -38,8 +38,6 @@ ALONE = {"vae": VAE, "text-encoder": TEXT}
 """Kind of a file that holds one part alone, without a prefix or with it -> the part."""
 LATENT_TENSOR = f"{AUTOENCODER_PREFIX}decoder.conv_in.weight"
 """Shows how many channels the latents of an autoencoder have."""
-CLASS = "_class_name"
-"""What the index of a folder calls the name of its pipeline."""
 ENDINGS = (".safetensors", ".bin")
 
 
@@ -105,7 +103,7 @@ class FoundModel:
     def _names(self) -> tuple[str, ...]:
         """What the model is called, and of a folder the pipeline that it is for."""
         return (diffusers.model_name(self.path), *(
-            self.metadata.get(key, "") for key in ("modelspec.title", CLASS)))
+            self.metadata.get(key, "") for key in ("modelspec.title", diffusers.CLASS)))
 
     def place(self, text_encoder: str) -> int:
         """Which section about text encoders is that of `text_encoder`, which its family reads."""
@@ -224,7 +222,7 @@ def _open_file(path: Path) -> FoundModel:
     known = [f"it is {titles()[part]}" for part in source.parts if bare == TEXT]
     latent = source.shapes.get(LATENT_TENSOR, ())
     if bare == VAE and len(latent) > 1:
-        models = [each.title for each in by_name() if each.vae.z_channels == latent[1]]
+        models = [each.title for each in by_name() if each.vae.inner_channels == latent[1]]
         whose = listed(models) if models else "no family that is read"
         known.append(f"its latents have {latent[1]} channels, as those of {whose}")
     return replace(source, notes=(*source.notes, *known))
@@ -257,8 +255,9 @@ def _open_folder(path: Path) -> FoundModel:
     whole = detect({name: tensor.shape for name, tensor in tensors.items()}, names)
     if whole is not None and kind is not None:
         whole = replace(whole, family=kind.family)  # as its denoiser alone shows
-    return FoundModel(path, "diffusers folder", tensors, whole, {CLASS: str(index.get(CLASS, ""))},
-                      tuple(notes), tables, places)
+    return FoundModel(path, "diffusers folder", tensors, whole,
+                      {diffusers.CLASS: diffusers.pipeline_name(index)}, tuple(notes), tables,
+                      places)
 
 
 def _text_part(file: Tensors, kind: FileKind | None, taken: Iterable[str]) -> str:

@@ -63,7 +63,7 @@ NORMALLY: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
     },
     "vae": {
-        "_class_name": ("AutoencoderKL",),
+        "_class_name": ("AutoencoderKL", "AutoencoderKLFlux2"),
         "act_fn": ("silu", "swish"),
         "down_block_types": ("DownEncoderBlock2D",),
         "mid_block_add_attention": (True,),

@@ -75,8 +75,5 @@ UNREAD: tuple[FileKind, ...] = (
     FileKind("yolo", "a YOLO network, which finds things", lambda n: n.contains(".dfl.conv.")),
     FileKind("wan-vae", "an autoencoder of Wan or Qwen-Image",
              lambda n: not n.denoiser and n.contains("decoder.middle.0.residual.0.gamma")),
-    FileKind("flux2-vae", "an autoencoder of FLUX.2",
-             lambda n: not n.denoiser and n.has("bn.running_mean")
-             and n.contains("decoder.conv_in.")),
 )
 """Asked before all models."""

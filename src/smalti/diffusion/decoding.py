@@ -18,7 +18,8 @@ from smalti.models.config import VaeConfig
 
 Floats = np.ndarray
 SIDES = (192, 160, 128, 112, 96, 80, 64, 48, 32)
-"""Sides of a tile, in latent pixels; the last one is taken where memory is short for all."""
+"""Sides of a tile, in pixels of what convolutions make the latent of; the last one is taken where
+memory is short for all."""
 OVERLAP_SHARE = 0.25
 """Of a tile's side, as in the tiled decoder of diffusers."""
 
@@ -96,8 +97,9 @@ def fitting_side(submodels: Submodels, height: int, width: int, part: str = "vae
     free = residents.free_bytes()
     if free is None or whole <= free:
         return max(height, width)
-    return next((side for side in SIDES if working_bytes(
-        config, factor * min(side, width), factor * min(side, height)) <= free), SIDES[-1])
+    sides = [side // config.vae.patch for side in SIDES]
+    return next((side for side in sides if working_bytes(
+        config, factor * min(side, width), factor * min(side, height)) <= free), sides[-1])
 
 
 def overlap(side: int) -> int:

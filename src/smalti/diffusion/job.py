@@ -123,7 +123,8 @@ class PictureJob:
                              "ControlNets do not know these: give one of them")
         models, vae = self.models, self.config.vae
         device = models.placement.of("control")
-        levels = noise_levels(self.config, self.asked.width, self.asked.height)
+        levels = noise_levels(self.config, self.asked.width, self.asked.height,
+                              self.asked.steps)
 
         def encode(pixels: np.ndarray) -> np.ndarray:
             return encoded(models, pixels)
@@ -168,12 +169,12 @@ class PictureJob:
 
     def _sigmas(self, asked: Request) -> list[float]:
         """The noise levels from noise to picture, the last one 0."""
-        levels = noise_levels(self.config, asked.width, asked.height)
+        levels = noise_levels(self.config, asked.width, asked.height, asked.steps)
         return SAMPLERS[asked.sampler].sigmas(asked.noise, levels, asked.steps).tolist()
 
     def _walk(self, asked: Request, begun: Start) -> Iterator[Step]:
         """The steps from noise, or a picture with noise on it, to clean latents."""
-        levels = noise_levels(self.config, asked.width, asked.height)
+        levels = noise_levels(self.config, asked.width, asked.height, asked.steps)
         sampler, latent = SAMPLERS[asked.sampler], self._latent(asked)
         sigmas = self._sigmas(asked)
         total = begun.steps(len(sigmas) - 1)

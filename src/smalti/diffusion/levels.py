@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from smalti.diffusion.noise import ALIGNED_SD1, FlowLevels, NoiseLevels
 from smalti.families import family_of
+from smalti.families.flow_shift import TOKEN_PIXELS
 from smalti.models.config import ModelConfig
 
-PUBLISHED_DOWNSCALE = 8
-"""Pixels a pixel of the latent, for which the shift is stated; it follows from the latent."""
 
-
-def noise_levels(config: ModelConfig, width: int, height: int) -> NoiseLevels:
-    """The levels for a picture of this size in pixels, which matters to some flow models.
+def noise_levels(config: ModelConfig, width: int, height: int,
+                 steps: int | None = None) -> NoiseLevels:
+    """The levels for a picture of this size in pixels, which matters to some flow models, in so
+    many steps from noise to picture, which matters to FLUX.2; None for the model's own number.
 
     >>> from smalti.models.config import SD15
     >>> round(noise_levels(SD15, 512, 512).highest, 4)
@@ -20,8 +20,10 @@ def noise_levels(config: ModelConfig, width: int, height: int) -> NoiseLevels:
     if config.prediction == "flow":
         shift = config.flow_shift
         if shift is None:
-            scale = PUBLISHED_DOWNSCALE / config.vae.downscale
-            shift = family_of(config).shift_by_size(round(scale * width), round(scale * height))
+            token = config.vae.downscale * config.denoiser.multiple  # shifts are stated for 16
+            sides = [round(TOKEN_PIXELS / token * side) for side in (width, height)]
+            shift = family_of(config).shift_by_size(
+                sides[0], sides[1], config.default_steps if steps is None else steps)
         return FlowLevels.shifted(shift, config.train_steps)
     if config.prediction in ("edm", "edm_v"):
         return NoiseLevels.log_spaced(config.sigma_min, config.sigma_max, config.train_steps)

@@ -34,7 +34,7 @@ class DenoiserStage:
         config = submodels.checkpoint.config
         prompts = begun.steered(conditioned(submodels, asked, steps, timings))
         network = PictureNetwork(submodels, asked.batch_size, controls, asked.tiling)
-        levels = noise_levels(config, asked.width, asked.height)
+        levels = noise_levels(config, asked.width, asked.height, asked.steps)
         return cls(submodels, prompts, network, Denoiser(network, levels, config.prediction))
 
     def begin(self, guidance: Guidance, index: int, latent: tuple[int, int],

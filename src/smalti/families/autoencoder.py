@@ -16,9 +16,12 @@ from smalti.families.prefixes import VAE
 from smalti.families.record import Autoencoder, Layout, ModelPart
 from smalti.graph import Graph
 from smalti.models.causal_vae import causal_decoder_graph, causal_encoder_graph
-from smalti.models.config import SD_VAE, CausalVaeConfig, VaeConfig
+from smalti.models.config import FLUX2_VAE, SD_VAE, CausalVaeConfig, VaeConfig
 from smalti.models.tileable import tileable
 from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
+
+PACKED = FLUX2_VAE.patch
+"""Pixels along a side of what is one of the latent, where there are statistics of it."""
 
 
 def vae_config(where: object, shapes: Shapes, hints: Hints, known: VaeConfig) -> VaeConfig:
@@ -32,13 +35,18 @@ def vae_config(where: object, shapes: Shapes, hints: Hints, known: VaeConfig) ->
         most(where, "autoencoder's width",
              sizes(shapes, rf"{down}{level}\.block\.\d+\.(conv\d|norm2)\.bias$", 0))
         for level in range(count(where, "autoencoder level", shapes, down + r"(\d{1,4})\.")))
+    seen = [sizes(shapes, rf"{decoder}up\.{level}\.block\.\d+\.(conv\d|norm2)\.bias$", 0)
+            for level in range(len(widths))]
+    decoding = tuple(most(where, "autoencoder's width", each or [width])
+                     for each, width in zip(seen, widths, strict=True))
     latent = [*sizes(shapes, decoder + r"conv_in\.weight$", 1),
               *sizes(shapes, re.escape(VAE) + r"post_quant_conv\.\w+$", 0)]
+    patch = PACKED if has(shapes, f"{VAE}bn.") else 1
     return VaeConfig(
         channels=most(where, "autoencoder's width", sizes(shapes, encoder + r"conv_in\.\w+$", 0)),
         block_channels=widths,
         res_blocks=count(where, "autoencoder block", shapes, down + r"\d+\.block\.(\d{1,4})\."),
-        z_channels=most(where, "latent channels", latent),
+        z_channels=patch**2 * most(where, "latent channels", latent),
         norm_groups=hints.vae_groups or SD_VAE.norm_groups,
         eps=hints.vae_eps or SD_VAE.eps,
         image_channels=most(where, "image channels", sizes(shapes, decoder + r"conv_out\.\w+$", 0)),
@@ -47,6 +55,9 @@ def vae_config(where: object, shapes: Shapes, hints: Hints, known: VaeConfig) ->
         shift_factor=known.shift_factor if hints.shift_factor is None else hints.shift_factor,
         latents_mean=hints.latents_mean or (),
         latents_std=hints.latents_std or (),
+        patch=patch,
+        statistics_eps=hints.statistics_eps or FLUX2_VAE.statistics_eps,
+        decoder_channels=() if decoding == widths else decoding,
     )
 
 

@@ -42,6 +42,7 @@ class Hints:
     shift_factor: float | None = None
     latents_mean: tuple[float, ...] | None = None
     latents_std: tuple[float, ...] | None = None
+    statistics_eps: float | None = None
     flow_shift: float | None = None
     flow_shift_by_size: bool | None = None
     zero_terminal_snr: bool | None = None

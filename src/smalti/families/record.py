@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smalti.families.distilled import DISTILLED, DISTILLED_FLOW, Recommended
-from smalti.families.flow_shift import flux_shift
+from smalti.families.flow_shift import Shift, flux_shift
 from smalti.families.hints import Hints, TextHints
 from smalti.families.keys import Table
 from smalti.families.names import FileKind, Shapes
@@ -294,8 +294,8 @@ class ModelFamily:
                   (see `recommended`); None: as for other models of this prediction
     published     the denoisers of its published models
     aligned       ten noise levels that suit its models (see `align_your_steps`)
-    shift_by_size (width, height in pixels) -> the shift of the noise levels of a flow model whose
-                  defaults, or whose file, leave it to the size of the picture
+    shift_by_size (width, height in pixels, steps) -> the shift of the noise levels of a flow model
+                  whose defaults, or whose file, leave it to the size of the picture
     """
 
     name: str
@@ -315,7 +315,7 @@ class ModelFamily:
     published: tuple[DenoiserConfig, ...] = ()
     before: tuple[str, ...] = ()
     aligned: tuple[float, ...] = ()
-    shift_by_size: Callable[[int, int], float] = flux_shift
+    shift_by_size: Shift = flux_shift
 
     def text(self, name: str) -> Text:
         """How the family reads the text encoder of this name."""

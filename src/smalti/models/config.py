@@ -196,6 +196,11 @@ class VaeConfig:
     have means and deviations of their own, as those of Playground 2.5, it is (mean - latents_mean)
     / latents_std * scaling_factor. Newer ones have no 1x1 convolutions about the latent
     (`quant_conv`).
+
+    With a `patch` above 1, as in FLUX.2, a latent pixel of the model is patch x patch pixels of
+    what the convolutions give, channel by channel, normalised by statistics that are parameters,
+    with `statistics_eps` added to variances; `z_channels` are those of the model. Where the
+    decoder's levels have other widths than the encoder's, they are `decoder_channels`.
     """
 
     channels: int
@@ -210,15 +215,28 @@ class VaeConfig:
     shift_factor: float = 0.0
     latents_mean: tuple[float, ...] = ()
     latents_std: tuple[float, ...] = ()
+    patch: int = 1
+    statistics_eps: float = 1e-4
+    decoder_channels: tuple[int, ...] = ()
 
     @property
     def downscale(self) -> int:
         """Pixels per latent pixel, along one side."""
-        return 2 ** (len(self.block_channels) - 1)
+        return self.patch * 2 ** (len(self.block_channels) - 1)
+
+    @property
+    def inner_channels(self) -> int:
+        """Channels of the latents that its convolutions give and take."""
+        return self.z_channels // self.patch**2
+
+    @property
+    def decoder_widths(self) -> tuple[int, ...]:
+        """The widths of the decoder's levels."""
+        return self.decoder_channels or self.block_channels
 
     def divisions(self) -> Iterator[Division]:
         """What must divide what."""
-        for width in self.block_channels:
+        for width in (*self.block_channels, *self.decoder_channels):
             yield "autoencoder", width, "norm groups", self.norm_groups
 
 
@@ -437,6 +455,7 @@ SDXL_VAE = replace(SD_VAE, scaling_factor=0.13025)
 SD3_VAE = replace(SD_VAE, z_channels=16, scaling_factor=1.5305, shift_factor=0.0609,
                   quant_conv=False)
 FLUX_VAE = replace(SD3_VAE, scaling_factor=0.3611, shift_factor=0.1159)
+FLUX2_VAE = replace(SD_VAE, z_channels=128, scaling_factor=1.0, patch=2)
 
 WAN_VAE = CausalVaeConfig(
     96, (96, 192, 384, 384), res_blocks=2, z_channels=16,

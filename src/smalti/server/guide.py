@@ -35,6 +35,8 @@ ABOUT: Mapping[str, str] = {
     "z-image": "It makes pictures of about {size} pixels from whole sentences in English or "
                "Chinese, writing included. Turbo models take 8 steps, and read no negative "
                "prompt at guidance 1.",
+    "flux2": "It makes pictures of about {size} pixels from whole sentences, writing included, in "
+             "4 steps. It reads no negative prompt at guidance 1; its base, in 28 steps, does.",
     "chroma": "It makes pictures of about {size} pixels from whole sentences, and reads negative "
               "prompts. It follows FLUX.1, and LoRAs for that one mostly fit.",
 }

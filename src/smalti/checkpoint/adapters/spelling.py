@@ -11,7 +11,7 @@ What others call the layers of a network is in its record, in `smalti.families`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
 from smalti.families import backbones, text_encoders
@@ -86,11 +86,11 @@ def of_text(name: str) -> bool:
     return name.startswith(tuple(each.inside for each in text_encoders().values()))
 
 
-def backbone_of(names: Iterable[str]) -> Backbone | None:
+def backbone_of(names: Collection[str]) -> Backbone | None:
     """The kind of denoiser that has these weights, None for none."""
     starts = {UNET + kind.mark: kind for kind in backbones().values()}
-    return next((kind for name in names for start, kind in starts.items()
-                 if name.startswith(start)), None)
+    return next((kind for start, kind in starts.items()
+                 if any(name.startswith(start) for name in names)), None)
 
 
 def _denoiser(layers: Layers, kind: Backbone | None) -> SpelledLayers:

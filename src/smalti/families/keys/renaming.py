@@ -188,6 +188,8 @@ def vae_renaming(names: Iterable[str]) -> Rename:
         part, _, rest = name.partition(".")
         if part not in ("encoder", "decoder"):
             return VAE + name
+        if rest.startswith(("quant_conv.", "post_quant_conv.")):  # of FLUX.2's authors
+            return VAE + rest
         prefix = f"{VAE}{part}."
         if match := _BLOCK.match(rest):
             side, block, kind, item, tail = match.groups()

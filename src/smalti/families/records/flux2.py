@@ -1,0 +1,107 @@
+"""FLUX.2 klein of 4 and 9 billion parameters, and its base (Black Forest Labs 2025, 2026)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from smalti.families import language
+from smalti.families.autoencoder import KL
+from smalti.families.distilled import DISTILLED_FLOW, Recommended
+from smalti.families.evidence import Shapes, Shown
+from smalti.families.flow_shift import flux2_shift
+from smalti.families.hints import Hints
+from smalti.families.joining import context_fits, only_context
+from smalti.families.keys import FLUX2_DIFFUSERS
+from smalti.families.names import FileKind, Names
+from smalti.families.record import (
+    Agreement,
+    Backbone,
+    Defaults,
+    ModelFamily,
+    Text,
+    all_tokens,
+    always,
+)
+from smalti.families.records.flux import flux_layout
+from smalti.families.spelling import spelled_by
+from smalti.families.transformer import transformer_part
+from smalti.models.config import FLUX2_VAE, ModelConfig
+from smalti.models.flux2 import flux2_graph
+from smalti.models.transformer_config import FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, Flux2Config
+
+TOKENS = 512
+"""Of every prompt, which is filled up to so many; all of them are seen."""
+
+TAPS = (9, 18, 27)
+"""Layers of Qwen3 behind which prompts are read: a quarter, half and three quarters of the way."""
+
+KLEIN = Defaults(size=1024, steps=4, guidance=1.0, sampler="euler", noise="trailing",
+                 flow_shift=None, areas=(0.1, 4.0))
+"""Of klein, which is distilled to few steps; areas up to 4 megapixels, as its authors say."""
+
+NAMED: Recommended = {**DISTILLED_FLOW, "base": {"steps": 28, "guidance": 4.0}}
+"""What names tell: klein base is not distilled. Its authors take 50 steps, others 20."""
+
+
+def flux2_config(where: object, shapes: Shapes, hints: Hints) -> Flux2Config:
+    """The transformer of FLUX.2. Raises CheckpointError where a number cannot be seen."""
+    found = Shown(where, shapes)
+    hidden = found.size("img_in.weight", 0)
+    head_dim = found.size("double_blocks.0.img_attn.norm.query_norm.scale", 0)
+    axes = len(FLUX2_KLEIN_4B.axes)
+    return Flux2Config(
+        hidden_size=hidden,
+        heads=found.parts(hidden, head_dim),
+        mlp_size=found.parts(found.size("double_blocks.0.img_mlp.0.weight", 0), 2),
+        double_blocks=found.blocks("double_blocks"),
+        single_blocks=found.blocks("single_blocks"),
+        in_channels=found.size("img_in.weight", 1),
+        out_channels=found.size("final_layer.linear.weight", 0),
+        context_dim=found.size("txt_in.weight", 1),
+        guidance=found.has(r"guidance_in\."),
+        axes=(2 * found.parts(head_dim, 2 * axes),) * axes,
+    )
+
+
+def _agreements(config: ModelConfig) -> Iterator[Agreement]:
+    """The denoiser reads the states behind three layers side by side."""
+    yield context_fits(config, len(TAPS) * config.texts["qwen3"].hidden_size)
+
+
+def _shows(names: Names) -> bool:
+    return names.has("double_stream_modulation_img.", "single_stream_modulation.")
+
+
+BACKBONE = Backbone(
+    name="flux2",
+    models=("FLUX.2",),
+    config=flux2_config,
+    parts=lambda config: {"transformer": transformer_part(partial(flux2_graph, config))},
+    layout=partial(flux_layout, FLUX2_DIFFUSERS),
+    mark="single_stream_modulation.",
+    first="img_in",
+    adapted=r"(double|single)_stream_modulation|attn_to_qkv_mlp_proj",
+    precise=r"(img|txt|time|guidance)_in\.|final_layer\.|_modulation(_img|_txt)?\.",
+    spelled=partial(spelled_by, table=FLUX2_DIFFUSERS),
+)
+
+FLUX2 = ModelFamily(
+    name="flux2",
+    title="FLUX.2 klein",
+    files=(FileKind("flux2", "a FLUX.2 klein checkpoint", _shows),),
+    before=("flux", "chroma"),
+    texts=(Text(language.QWEN3, taps=TAPS, tokens=all_tokens(TOKENS, TOKENS), masked=True,
+                template=language.CHATML_ANSWER),),
+    backbone=BACKBONE,
+    join=only_context,
+    agreements=_agreements,
+    autoencoder=KL,
+    vae=FLUX2_VAE,
+    vae_file="flux2-vae.safetensors",
+    prediction="flow",
+    defaults=always(KLEIN),
+    distilled=NAMED,
+    published=(FLUX2_KLEIN_4B, FLUX2_KLEIN_9B),
+    shift_by_size=flux2_shift,
+)

@@ -1,0 +1,182 @@
+"""FLUX.2: what names say, files as they are published, its autoencoder, levels of noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_families as tiny
+
+from smalti import Pipeline
+from smalti.checkpoint import inspect, load
+from smalti.checkpoint.folder import pipeline_name
+from smalti.diffusion.levels import noise_levels
+from smalti.diffusion.noise import find_schedule
+from smalti.errors import CheckpointError, UnknownFamilyError
+from smalti.families.flow_shift import flux2_shift
+from smalti.graph import evaluate
+from smalti.models.config import FLUX2_VAE, ModelConfig
+from smalti.models.transformer_config import FLUX2_KLEIN_4B
+from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
+
+CONFIG = tiny.WORDLESS["flux2"]
+KLEIN_1024 = [1, .967384, .908144, .7672, 0]
+"""The noise levels of klein in 4 steps, as diffusers' scheduler gives them."""
+
+
+@pytest.fixture(scope="module")
+def weights() -> tiny.Weights:
+    return tiny.random_weights(CONFIG)
+
+
+def whole(path: Path, weights: tiny.Weights) -> Path:
+    return tiny.write(path, tiny.single_file(CONFIG, weights))
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("flux-2-klein-4b", (4, 1.0)), ("flux-2-klein-9b-fp8", (4, 1.0)), ("myKlein9B_v2", (4, 1.0)),
+    ("flux-2-klein-base-4b", (28, 4.0)), ("Flux2KleinBase9B", (28, 4.0))])
+def test_the_base_is_told_by_the_name(tmp_path: Path, weights: tiny.Weights, name: str,
+                                      expected: tuple[float, ...]) -> None:
+    path = whole(tmp_path / f"{name}.safetensors", weights)
+    config = load(path).config
+    assert (config.default_steps, config.default_guidance) == expected
+    report = str(inspect(path))
+    assert "a FLUX.2 klein checkpoint" in report and f"{expected[0]} steps" in report
+    assert "1 double and 2 single blocks, width 64, 2 heads, 128 latent channels" in report
+    assert "shift by size" in report
+
+
+def test_the_index_of_a_folder_may_tell_the_base() -> None:
+    index = {"_class_name": "Flux2KleinPipeline"}
+    assert pipeline_name(index) == pipeline_name({**index, "is_distilled": True})
+    assert pipeline_name({**index, "is_distilled": False}).endswith(" base")
+
+
+def test_the_levels_of_noise_depend_on_size_and_steps() -> None:
+    config = ModelConfig("flux2", {}, FLUX2_KLEIN_4B, FLUX2_VAE, "flow", flow_shift=None,
+                         default_steps=4)
+    for steps in (None, 4):
+        found = find_schedule("trailing").sigmas(noise_levels(config, 1024, 1024, steps), 4)
+        np.testing.assert_allclose(found, KLEIN_1024, atol=1e-6)
+    small = replace(config, vae=CONFIG.vae)  # of which a token is 4 pixels
+    assert noise_levels(small, 256, 256, 4).shift == noise_levels(config, 1024, 1024, 4).shift
+    mu = [math.log(flux2_shift(1024, 1024, steps)) for steps in (10, 50, 200)]
+    np.testing.assert_allclose(mu, [2.256246, 2.023351, 1.149997], atol=1e-6)
+    large = [flux2_shift(1024, 1120, steps) for steps in (4, 50)]  # of more than 4300 tokens
+    assert large[0] == large[1] == pytest.approx(math.exp(.00016927 * 4480 + .45666666))
+
+
+# ---------------------------------------------------------------------- the autoencoder
+
+
+def as_authors(weights: tiny.Weights) -> dict[str, np.ndarray]:
+    """The autoencoder as Black Forest Labs' file has it."""
+    within = {"quant_conv.": "encoder.quant_conv.", "post_quant_conv.": "decoder.post_quant_conv."}
+    found = tiny.part(weights, tiny.VAE)
+    named = {next((new + name.removeprefix(old) for old, new in within.items()
+                   if name.startswith(old)), name): value for name, value in found.items()}
+    return {**named, "bn.num_batches_tracked": np.array(7)}
+
+
+def separate(folder: Path, weights: tiny.Weights) -> tuple[Path, list[Path]]:
+    """The transformer, and the text encoder."""
+    return (tiny.write(folder / "flux-2-klein-4b.safetensors", tiny.part(weights, tiny.DENOISER)),
+            [encoder(folder, CONFIG, weights)])
+
+
+def encoder(folder: Path, config: ModelConfig, weights: tiny.Weights) -> Path:
+    """The text encoder, with rows for all tokens."""
+    text = config.texts["qwen3"]
+    rows = np.zeros((tiny.QWEN3.vocab_size, text.hidden_size), np.float16)
+    return tiny.write(folder / "qwen_3.safetensors", {
+        **tiny.text_encoder(config, weights, "qwen3"), "embed_tokens.weight": rows})
+
+
+def test_the_file_of_its_authors_is_read(tmp_path: Path, weights: tiny.Weights) -> None:
+    denoiser, texts = separate(tmp_path, weights)
+    vae = tiny.write(tmp_path / "ae.safetensors", as_authors(weights))
+    found = load(denoiser, texts, vae)
+    assert found.config.vae == CONFIG.vae and found.config.vae.downscale == 4
+    for name, value in tiny.part(weights, tiny.VAE, tiny.VAE).items():
+        np.testing.assert_array_equal(found.read(name), value)
+    assert "32 channels, as those of FLUX.2 klein" in str(inspect(vae))
+
+
+def test_a_decoder_of_other_widths_is_read(tmp_path: Path, weights: tiny.Weights) -> None:
+    small = replace(CONFIG, vae=replace(CONFIG.vae, decoder_channels=(32, 64)))
+    other = tiny.random_weights(small)
+    vae = tiny.write(tmp_path / "small.safetensors", tiny.part(other, tiny.VAE))
+    assert load(*separate(tmp_path, weights), vae).config.vae == small.vae
+
+
+def test_autoencoders_of_other_models_are_refused(tmp_path: Path, weights: tiny.Weights) -> None:
+    flux, (denoiser, texts) = tiny.WORDLESS["flux"], separate(tmp_path, weights)
+    other = tiny.write(tmp_path / "ae.safetensors", tiny.part(
+        tiny.random_weights(flux), tiny.VAE))
+    with pytest.raises(CheckpointError, match="128 channels out of .* but 16 of the"):
+        Pipeline.load(denoiser, text_encoders=texts, vae=other)
+
+
+def test_statistics_are_undone_and_done_again() -> None:
+    """The two halves of an autoencoder without any layers to speak of."""
+    random, config = np.random.default_rng(0), CONFIG.vae
+    decoder, encoder = vae_decoder_graph(config, 1, 2, 3), vae_encoder_graph(config, 1, 8, 12)
+    parameters = {name: random.standard_normal(value.shape).astype(np.float32) * 0.1
+                  for graph in (decoder, encoder) for name, value in graph.parameters.items()}
+    variance = f"{tiny.VAE}bn.running_var"
+    parameters[variance] = np.abs(parameters[variance]) + 1
+    mean = parameters[f"{tiny.VAE}bn.running_mean"]
+    latent = random.standard_normal((1, 128, 2, 3)).astype(np.float32)
+    image = evaluate(decoder, {"latent": latent}, parameters)["image"]
+    assert image.shape == (1, 3, 8, 12)
+    moved = {**parameters, f"{tiny.VAE}bn.running_mean": mean + 1}
+    deviation = np.sqrt(parameters[variance] + config.statistics_eps)[:, None, None]
+    np.testing.assert_allclose(
+        evaluate(decoder, {"latent": latent - 1 / deviation}, moved)["image"], image, atol=1e-4)
+    found, other = (evaluate(encoder, {"image": image}, each)["mean"]
+                    for each in (parameters, moved))
+    assert found.shape == latent.shape
+    np.testing.assert_allclose(found - other, np.broadcast_to(1 / deviation, found[0].shape)[None],
+                               atol=1e-4)
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def test_a_text_encoder_of_another_size_is_refused(tmp_path: Path, weights: tiny.Weights) -> None:
+    wider = replace(CONFIG, texts={"qwen3": replace(CONFIG.texts["qwen3"], hidden_size=48)})
+    denoiser, _ = separate(tmp_path, weights)
+    text = encoder(tmp_path, wider, tiny.random_weights(wider))
+    vae = tiny.write(tmp_path / "ae.safetensors", as_authors(weights))
+    with pytest.raises(CheckpointError, match="96 channels of the transformer's context, but 144"):
+        Pipeline.load(denoiser, text_encoders=[text], vae=vae)
+
+
+def test_a_text_encoder_of_too_few_layers_is_refused(tmp_path: Path, weights: tiny.Weights) -> None:
+    denoiser, _ = separate(tmp_path, weights)
+    few = tiny.write(tmp_path / "cut.safetensors", {
+        name: value for name, value in tiny.text_encoder(CONFIG, weights, "qwen3").items()
+        if not name.startswith(("layers.26.", "layers.27."))})
+    vae = tiny.write(tmp_path / "ae.safetensors", as_authors(weights))
+    with pytest.raises(CheckpointError, match="has 26 layers, and texts are read behind the .*27"):
+        load(denoiser, [few], vae)
+
+
+def test_dev_is_refused_by_its_name(tmp_path: Path, weights: tiny.Weights) -> None:
+    more = {f"guidance_in.{end}_layer.weight": np.ones((64, width), np.float16)
+            for end, width in (("in", 256), ("out", 64))}
+    path = tiny.write(tmp_path / "flux2-dev.safetensors",
+                      {**tiny.part(weights, tiny.DENOISER), **more})
+    with pytest.raises(UnknownFamilyError, match="is a FLUX.2 dev checkpoint; Smalti reads"):
+        load(path)
+
+
+def test_parts_that_are_missing_are_named(tmp_path: Path, weights: tiny.Weights) -> None:
+    denoiser, _ = separate(tmp_path, weights)
+    with pytest.raises(CheckpointError, match="lacks the text encoder Qwen3 and the autoencoder .*"
+                                              "qwen_3_4b.safetensors --vae flux2-vae.safetensors"):
+        load(denoiser)
