@@ -85,7 +85,8 @@ def issued_for(value: Expr) -> float:
 class GroupWork:
     """What a contraction takes on a device, whatever its schedule.
 
-    An element of the patch reads `given` bytes, and a result takes `stored`. `prologue` are
+    An element of the patch reads `given` bytes, of which `common` are those of all rows of an image
+    of `image` rows, and a result takes `stored`. `prologue` are
     instructions for an element of the patch, which has `points` of them, reads so many
     `loads` and has `borders` or none; for the matrix unit it is brought `lanes` elements at a time,
     which are `apart` in memory or not. `registers` is what an invocation may have, `unit` what
@@ -100,6 +101,8 @@ class GroupWork:
     depth: int
     points: int
     given: int
+    common: int
+    image: int
     stored: int
     prologue: float
     loads: int
@@ -117,13 +120,16 @@ class GroupWork:
         """The work of a kernel."""
         e, patch = contraction_extents(kernel), kernel.stages[0]
         batch, rows = (e.b * e.y, e.x) if weights_batched(kernel) else (1, e.b * e.y * e.x)
-        read = set(loads(patch.value))
-        given = sum(STORED_BYTES[kernel.buffer(load.buffer).dtype] for load in read)
+        read = {load: access(kernel, load) for load in loads(patch.value)}
+        sizes = {load: STORED_BYTES[kernel.buffer(load.buffer).dtype] for load in read}
+        common = sum(sizes[load] for load, a in read.items()
+                     if not (a.stride("y") or a.stride("x") or a.divided or a.indirect))
         return cls(batch, rows, e.o, e.parts, e.c, e.r * e.s * e.c,
-                   math.prod(n for _, n in patch.axes), given,
+                   math.prod(n for _, n in patch.axes), sum(sizes.values()), common,
+                   e.x if weights_batched(kernel) else e.y * e.x,
                    STORED_BYTES[kernel.buffer("out").dtype], issued_for(patch.value), len(read),
                    bool(patch.guards), math.gcd(e.c, WIDE),
-                   any(access(kernel, load).stride("c") != 1 for load in read),
+                   any(a.stride("c") != 1 for a in read.values()),
                    limits.unit_count, limits.registers, limits.rates,
                    known_unit(limits.architecture), needs_of(limits))
 
@@ -210,8 +216,12 @@ class GroupWork:
     def _waiting(self, s: GroupContraction) -> float:
         """Words that were loaded for a chunk and are not staged yet."""
         patch, weight = self._spots(s)
-        given = STORED_BYTES[s.dtype] if s.prepared else self.given
-        held = self.lanes * given / WORD * patch
+        if s.prepared:
+            held = self.lanes * STORED_BYTES[s.dtype] / WORD * patch
+        else:
+            shared = self.image % s.tile_m == 0 and not self._uneven(s)[0]
+            each = self.given - self.common if shared else self.given
+            held = self.lanes * (each * patch + (self.given - each)) / WORD
         if s.weights in FORMATS:
             return held + (WIDE / FORMATS[s.weights].codes + HEADS) * weight
         return held + WIDE * ELEMENT_BYTES[s.weights] / WORD * weight

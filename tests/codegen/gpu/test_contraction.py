@@ -13,7 +13,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from smalti.codegen.gpu import Packed, lower
-from smalti.codegen.gpu.form import Barrier, Loop, Op, Statement, expressions
+from smalti.codegen.gpu.form import Barrier, GroupLoad, Loop, Op, Statement, expressions
 from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
 from smalti.fuse.precision import held, stored_in
@@ -322,6 +322,24 @@ def test_borders_stay_in_the_loop_over_the_chunks_of_a_tap() -> None:
 
     compared = {"less", "min", "max", "div", "rem"}
     assert not asked(chunks) & compared and asked(taps) & compared
+
+
+@pytest.mark.parametrize("channels", [32, 64])  # one chunk for a place of the window, or two
+@pytest.mark.parametrize(("height", "times"), [(8, 1), (6, 2)])
+def test_statistics_of_an_image_are_loaded_once_for_its_rows(channels: int, height: int,
+                                                             times: int) -> None:
+    """A tile of 32 rows of pixels is in one image of 8 x 8, and in two of 6 x 8: then each of the
+    rows that an invocation brings may be of another image."""
+    conv = Conv(channels, height, 8, 16, batch=2, before="normalized")
+    (kernel,) = contractions(conv.graph(), "f16")
+    schedule = replace(MATRIX, tile_m=32, tile_k=32, ahead=True)
+    check(kernel, schedule)
+    (program,) = lower(kernel, schedule, LIMITS).steps
+    statistics = {each.name for each in program.bindings if each.elements == 2 * channels}
+    inner = [each for each in loops(program.body) if any(
+        isinstance(part, Barrier) for part in each.body)][-1]
+    read = [each for each in expressions(inner.body) if isinstance(each, GroupLoad)]
+    assert len([each for each in read if each.buffer in statistics]) == 2 * times
 
 
 def test_a_part_of_the_depth_may_begin_inside_of_a_tap() -> None:

@@ -52,6 +52,7 @@ class Builder:
         self.invocation, self.subgroup, self.lane = map(Builtin, ("invocation", "subgroup", "lane"))
         self._blocks: list[list[Statement]] = [[]]
         self._names = 0
+        self._known: dict[Expr, Expr] | None = None
 
     def binding(self, name: str, dtype: str, elements: int, access: str, lanes: int = 1) -> Binding:
         """Memory of the device, bound in the order of these calls."""
@@ -67,9 +68,30 @@ class Builder:
         """A name for a value that is used more than once; constants and names stay themselves."""
         if isinstance(value, Number | Name | Builtin):
             return value
+        if self._known is not None and value in self._known:
+            return self._known[value]
         made = self._name(name, value.type)
         self.add(Let(made.name, value))
+        if self._known is not None:
+            self._known[value] = made
         return made
+
+    @contextmanager
+    def once(self, known: dict[Expr, Expr]) -> Iterator[None]:
+        """Within it, a value that is `known` to have a name is not named again: neither computed
+        nor loaded. That is for straight code which sets no variable and writes nothing that it
+        reads, and for names of the block that it is in or of one around that.
+
+        >>> b = Builder("twice", 64)
+        >>> with b.once({}):
+        ...     print(b.let(b.invocation + 1) == b.let(b.invocation + 1))
+        True
+        """
+        outer, self._known = self._known, known
+        try:
+            yield
+        finally:
+            self._known = outer
 
     def variable(self, value: Expr | float, name: str = "v",
                  type: VectorType | Matrix = F32) -> Name:

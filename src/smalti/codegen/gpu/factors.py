@@ -236,9 +236,10 @@ class Lines(Factor):
         step = {name: b.let(value) for name, value in self.step({**at, "c": ZERO}).items()
                 if name != "c"}
         known: dict = {}
-        self.tap = Tap(b.let(tap * self.chunks_of_a_tap), [
-            self._line(origin, walks, step, known)
-            for origin, walks in zip(self.origins, self.walks)])
+        with b.once({}):
+            self.tap = Tap(b.let(tap * self.chunks_of_a_tap), [
+                self._line(origin, walks, step, known)
+                for origin, walks in zip(self.origins, self.walks)])
 
     def _line(self, origin: Place, walks: Sequence[Walk], step: Place, known: dict) -> TapLine:
         """A line at a place of the window, `step` further than where it begins."""
@@ -252,19 +253,29 @@ class Lines(Factor):
         places = {}
         for found in self.loads.values():
             place = values.place(found)
-            if inside is not None:  # else anywhere in the buffer, as far as compilers can see
+            if inside is not None and not self._common(found):
+                # else anywhere in the buffer, as far as compilers can see
                 last = self.bindings[found.buffer].elements - 1
                 place = b.let(op("min", select(inside, place, 0), last))
             places[found] = place
         return TapLine(at, places, inside)
+
+    def _common(self, found: Access) -> bool:
+        """Whether an access reads the same at all places of an image, beyond its borders, too."""
+        return not (found.stride("y") or found.stride("x") or found.divided or found.indirect) and (
+            self.product.depth % self.schedule.tile_k == 0)
 
     def _at(self, origin: Place, step: Place) -> Place:
         return {name: self.b.let(origin[name] + step[name]) if name in origin and name in step else
                 origin.get(name, step.get(name)) for name in (*origin, *step)}
 
     def fetch(self, chunk: Expr) -> list[Fetched]:
-        if self.tap is not None:
-            return self._fetch_of_tap(self.tap, chunk)
+        with self.b.once({}):  # what rows have in common, as statistics of their image
+            if self.tap is not None:
+                return self._fetch_of_tap(self.tap, chunk)
+            return self._fetch_of_chunk(chunk)
+
+    def _fetch_of_chunk(self, chunk: Expr) -> list[Fetched]:
         b, product, tile = self.b, self.product, self.schedule.tile_k
         steps: dict[Expr, tuple[dict, dict]] = {}
         found = []
@@ -291,7 +302,8 @@ class Lines(Factor):
                 continue
             values = Values(b, product.kernel, self.bindings, at, where=inside, places=places)
             counts = b.let(both(inside, spot.where))
-            places = {a: b.let(select(counts, values.place(a), 0)) for a in self.loads.values()}
+            places = {a: values.place(a) if spot.where is None and self._common(a) else
+                      b.let(select(counts, values.place(a), 0)) for a in self.loads.values()}
             found.append(Fetched(self._loaded(at, places, None), inside))
         return found
 
@@ -380,10 +392,10 @@ class Patch(Lines):
         stage, rows = product.kernel.stages[0], schedule.tile_m
         super().__init__(b, product, schedule, bindings, area, stage.value, stage.guards)
         self.begin(rows, self.by_rows)
-        for spot in self.spots:
-            row = clamped(b, b.let(first + spot.outer), rows, product.rows)
-            self.add({n: b.let(at) for n, at in
-                      product.origin(product.pixel(b, row, outer)).items()})
+        with b.once({}):
+            for spot in self.spots:
+                pixel = product.pixel_of_tile(b, first, spot.outer, rows, outer)
+                self.add({n: b.let(at) for n, at in product.origin(pixel).items()})
 
     @property
     def by_rows(self) -> bool:

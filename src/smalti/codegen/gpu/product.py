@@ -11,6 +11,7 @@ from smalti.codegen.gpu import form
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import unravel
 from smalti.codegen.gpu.form import U32, number
+from smalti.codegen.gpu.spots import clamped
 from smalti.kernel.form import Call, Expr, Kernel, Load
 from smalti.schedule.merge import Extents, contraction_extents, weights_batched
 
@@ -66,6 +67,19 @@ class Product:
     def pixel(self, b: Builder, row: form.Expr, outer: Place) -> dict[str, form.Expr]:
         """b, y and x of a row; `outer` are those of its batch."""
         return {"b": ZERO, "y": ZERO, "x": ZERO, **outer, **unravel(b, row, self.axes[0])}
+
+    def pixel_of_tile(self, b: Builder, first: form.Expr, own: form.Expr, tile: int,
+                      outer: Place) -> dict[str, form.Expr]:
+        """b, y and x of row number `own` of a tile of `tile` rows that begins with `first`, a
+        multiple of these; or of the last row, where that is behind it. Where a tile is in one
+        image, or in one row of pixels, that is worked out for the whole work-group."""
+        at: dict[str, form.Expr] = {"b": ZERO, "y": ZERO, "x": ZERO, **outer}
+        axes = self.axes[0]
+        while len(axes) > 1 and (inner := math.prod(n for _, n in axes[1:])) % tile == 0:
+            at[axes[0][0]], first = b.let(first // inner), b.let(first % inner)
+            axes = axes[1:]
+        row = clamped(b, b.let(first + own), tile, math.prod(n for _, n in axes))
+        return {**at, **unravel(b, row, axes)}
 
     def origin(self, pixel: Place) -> dict[str, form.Expr]:
         """Where in the patch the window of a pixel begins."""
