@@ -24,7 +24,8 @@ FILE_LINES_MAX = 600
 LAYERS = (
     "errors", "cores", "settings", "replacement", "graph", "frontend", "rewrite", "kernel", "fuse",
     "schedule", "machine", "tune", "codegen", "compiler", "runtime", "nn", "models", "families",
-    "checkpoint", "fetch", "diffusion", "batch", "server", "export", "benchmark", "dojo", "cli",
+    "checkpoint", "fetch", "diffusion", "cluster", "batch", "server", "export", "benchmark",
+    "dojo", "cli",
 )
 
 # Modules that something other than an import reaches: the console script and `python -m smalti`.
@@ -407,20 +408,21 @@ def test_public_things_have_docstrings() -> None:
     assert not bare, f"public modules, classes and functions without a docstring: {bare}"
 
 
-# The one way to leave a test out: a machine without the driver that it runs on, told with the
-# package that brings one, and shown at the end of a run.
-SANCTIONED = (ROOT / "tests" / "material" / "gpu_devices.py", "absent")
+# The ways to leave a test out: a machine without the driver that it runs on, or a package that has
+# no wheel for it; told with what brings one, and shown at the end of a run.
+SANCTIONED = ((ROOT / "tests" / "material" / "gpu_devices.py", "absent"),
+              (ROOT / "tests" / "material" / "clusters.py", "need_ray"))
 
 
 def test_no_test_is_skipped() -> None:
     skipping = re.compile(r"\b(mark\.skip|skipif|pytest\.skip|importor" + r"skip|mark\.xfail)")
-    sanctioned = next(range(node.lineno, (node.end_lineno or node.lineno) + 1)
-                      for node in tree(SANCTIONED[0]).body
-                      if getattr(node, "name", "") == SANCTIONED[1])
-    found = [place(path, number) for path in python_files("tests")
+    sanctioned = {place(path, number) for path, name in SANCTIONED for node in tree(path).body
+                  if getattr(node, "name", "") == name
+                  for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    found = [where for path in python_files("tests")
              for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
              if skipping.search(line) and path != Path(__file__)
-             and not (path == SANCTIONED[0] and number in sanctioned)]
+             and (where := place(path, number)) not in sanctioned]
     assert not found, f"skipped tests: {found}"
     settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert '"-rs"' in settings, "pytest does not say which tests it left out, and why"

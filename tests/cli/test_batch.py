@@ -47,6 +47,8 @@ class FakeMaker:
     def __init__(self, work: BatchWork) -> None:
         self._work = work
 
+    into = classmethod(lambda cls, work: cls(work))
+
     def make(self, record: BatchRecord) -> BatchOutcome:
         self.made.append(record)
         if record.options["prompt"] == "bad":

@@ -1,21 +1,17 @@
-"""All records of a batch, by this process or by several workers, each exactly once.
-
-A worker has one record at a time, so none is lost with more than one; what a worker had that died
-is given to another one, and is an error the third time.
-"""
+"""All records of a batch, by this process or by several on this computer."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from smalti.batch.crew import Crew, Died, made_by
 from smalti.batch.folder import BatchFolder, BatchOutcome
 from smalti.batch.records import BatchRecord
 from smalti.batch.worker import BatchWork, Maker, serve
@@ -27,8 +23,6 @@ from smalti.fetch.claim import claimed
 
 WORKERS_MAX = 64
 """Each has the model in its own memory."""
-ATTEMPTS = 3
-"""That a record has whose worker dies: a memory that is short for a moment, and not for ever."""
 JOIN_SECONDS = 5.0
 """For a worker to end by itself."""
 TELLING = ("path", "vae", "text_encoders", "refiner", "loras", "embeddings", "prediction",
@@ -45,17 +39,13 @@ def made(records: Sequence[BatchRecord], work: BatchWork, workers: int, tell: Ca
         raise InputError(f"workers is {workers}; expected 1 to {WORKERS_MAX}")
     _await_others(BatchFolder(work.folder), tell)
     if workers == 1:
-        maker = Maker(work)
+        maker = Maker.into(work)
         for record in records:
             about = maker.make(record)
             if about is not None:
                 yield about
         return
-    crew = _Crew(work, min(workers, len(records)))
-    try:
-        yield from crew.made(records)
-    finally:
-        crew.end()
+    yield from made_by(_Processes(work, min(workers, len(records))), records)
 
 
 def _await_others(folder: BatchFolder, tell: Callable[[str], None]) -> None:
@@ -66,8 +56,8 @@ def _await_others(folder: BatchFolder, tell: Callable[[str], None]) -> None:
     folder.clean()
 
 
-class _Crew:
-    """Several workers, and what each has."""
+class _Processes(Crew):
+    """Processes on this computer, each with one record at a time."""
 
     def __init__(self, work: BatchWork, count: int) -> None:
         self._work = work
@@ -77,33 +67,27 @@ class _Crew:
         self._numbers = iter(range(1 << 30))
         self._count = count
 
-    def made(self, records: Sequence[BatchRecord]) -> Iterator[BatchOutcome]:
-        """What became of each record."""
-        waiting, attempts = deque(records), Counter[str]()
-        while waiting or self._busy:
-            while waiting and len(self._busy) < self._count:
-                self._give(waiting.popleft())
-            for pipe in wait([*self._busy]):
-                assert isinstance(pipe, Connection)
-                process, record = self._busy.pop(pipe)
-                try:
-                    told = pipe.recv()
-                except (EOFError, ConnectionError):
-                    process.join()
-                    attempts[record.digest] += 1
-                    if attempts[record.digest] < ATTEMPTS:
-                        waiting.appendleft(record)
-                        continue
-                    yield BatchOutcome(record.digest, error=(
-                        f"the process that makes it died {ATTEMPTS} times (exit code "
-                        f"{process.exitcode}); memory may be short: give fewer --workers"))
-                    continue
-                self._free.append((pipe, process))
-                if isinstance(told, str):
-                    raise InputError(told)
-                yield told
+    def has_room(self) -> bool:
+        """Whether one is free, or may be begun."""
+        return len(self._busy) < self._count
 
-    def _give(self, record: BatchRecord) -> None:
+    def answers(self) -> Iterator[tuple[BatchRecord, BatchOutcome | Died]]:
+        """What became of records, once there is news."""
+        for pipe in wait([*self._busy]):
+            assert isinstance(pipe, Connection)
+            process, record = self._busy.pop(pipe)
+            try:
+                told = pipe.recv()
+            except (EOFError, ConnectionError):
+                process.join()
+                yield record, Died(f"exit code {process.exitcode}")
+                continue
+            self._free.append((pipe, process))
+            if isinstance(told, str):
+                raise InputError(told)
+            yield record, told
+
+    def give(self, record: BatchRecord) -> None:
         """Have a worker make a record; a new one where none is free."""
         pipe, process = self._free.pop() if self._free else self._begun()
         self._busy[pipe] = process, record
@@ -139,8 +123,13 @@ def resolved(asked: LoadOptions) -> tuple[dict[str, Any], str]:
     asked = fetched(asked)
     loading = {each.name: getattr(asked, each.name) for each in fields(asked)
                if each.name not in ("progress", "residents")}
+    return loading, telling(loading)
+
+
+def telling(loading: Mapping[str, Any]) -> str:
+    """A text that tells what is loaded from other models and adapters."""
     told = {name: _told(value) for name, value in loading.items() if name in TELLING}
-    return loading, json.dumps({"version": FORM, **told}, sort_keys=True)
+    return json.dumps({"version": FORM, **told}, sort_keys=True)
 
 
 def _told(value: Any) -> Any:

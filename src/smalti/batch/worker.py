@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from smalti.batch.folder import BatchFolder, BatchOutcome
 from smalti.batch.records import BatchRecord
 from smalti.diffusion.control import Control
@@ -36,27 +38,34 @@ class BatchWork:
 
 
 class Maker:
-    """A model that is loaded for the first record."""
+    """A model that is loaded for the first record; `keep` puts pictures where they belong."""
 
-    def __init__(self, work: BatchWork) -> None:
-        self._work = work
+    def __init__(self, loading: Mapping[str, Any],
+                 keep: Callable[[BatchRecord, Image.Image], None]) -> None:
+        self._loading, self._keep = loading, keep
         self._pipe: Pipeline | None = None
+
+    @classmethod
+    def into(cls, work: BatchWork) -> Maker:
+        """One whose pictures are files in the folder."""
+        return cls(work.loading,
+                   lambda record, image: save_whole(image, work.folder / record.file))
 
     def make(self, record: BatchRecord, unwanted: Callable[[], bool] = lambda: False
              ) -> BatchOutcome | None:
-        """Make the picture of a record and put it into the folder; None where it became unwanted
+        """Make the picture of a record and keep it; None where it became unwanted
         between two steps.
 
         What is wrong with a record is told, not raised; a model that cannot be loaded is an error.
         """
         if self._pipe is None:
-            self._pipe = Pipeline.load(**self._work.loading)
+            self._pipe = Pipeline.load(**self._loading)
         started = time.perf_counter()
         try:
             for step in self._pipe.job(_options(record)).steps():
                 if step.result is not None:
                     [image] = step.result.images
-                    save_whole(image, self._work.folder / record.file)
+                    self._keep(record, image)
                     return BatchOutcome(record.digest, round(time.perf_counter() - started, 3),
                                 image.width, image.height, tuple(step.result.warnings))
                 if unwanted():
@@ -84,7 +93,7 @@ def serve(work: BatchWork, number: int, pipe: Connection) -> None:
     Answers `BatchOutcome`, or the text of an error that ends the batch.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    maker = Maker(work)
+    maker = Maker.into(work)
     with claimed(BatchFolder(work.folder).worker_claim(number), lambda: None), \
             suppress(EOFError, ConnectionError):
         while True:

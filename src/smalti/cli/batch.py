@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from smalti.errors import InputError
 if TYPE_CHECKING:
     from smalti.batch.folder import BatchFolder, BatchOutcome
     from smalti.batch.records import BatchRecord
+    from smalti.batch.spread import SpreadWork
 
 WORKERS = 1
 """Where nothing is said: on two cores a process of 2 threads takes 0.7 to 0.8 times as long as two
@@ -36,11 +39,15 @@ of one (bench/batch.py)."""
 @click.option("--workers", type=int, default=None,
               help="Processes that make pictures, each with the model in its own memory, which "
                    f"share the --threads.  [default: {WORKERS}]")
+@click.option("--ray", "address", default=None, metavar="ADDRESS|auto",
+              help="Make them on a cluster of Ray that this computer is part of: on every node a "
+                   "worker for each GPU, else --workers that share the node's --threads. Needs "
+                   "pip install 'smalti[ray]'.")
 @click.option("--dry-run", is_flag=True, help="Say what would be made, and make nothing.")
 @model_options
 @compute_options
-def batch(table: Path, output: Path, sweeps: tuple[str, ...], workers: int | None, dry_run: bool,
-          **given: Any) -> None:
+def batch(table: Path, output: Path, sweeps: tuple[str, ...], workers: int | None,
+          address: str | None, dry_run: bool, **given: Any) -> None:
     """Make the pictures of TABLE (.jsonl, .csv, .parquet), a row each.
 
     Columns are options of a picture, by their names in Python. What is there already is not made
@@ -51,15 +58,23 @@ def batch(table: Path, output: Path, sweeps: tuple[str, ...], workers: int | Non
         from smalti.batch.folder import BatchFolder
         from smalti.batch.records import distinct, records
         from smalti.batch.run import made, resolved
+        from smalti.batch.spread import SpreadWork
         from smalti.batch.table import rows
         from smalti.batch.worker import BatchWork
         from smalti.diffusion.load_options import LoadOptions
         from smalti.diffusion.options import OPTIONS
-    count = WORKERS if workers is None else workers
     usual = asked_for({name: given.pop(name) for name in [*given] if name in OPTIONS})
-    given["threads"] = _share(given["threads"], count)
-    loading, told = resolved(LoadOptions(given.pop("model"), progress=show_progress,
-                                         **adapters(given, None), **given))
+    count = WORKERS if workers is None else workers
+    loaded = {"path": given.pop("model"), **adapters(given, None), **given}
+    make: Callable[[Sequence[BatchRecord]], Iterator[BatchOutcome]]
+    if address is None:
+        loaded["threads"] = _share(loaded["threads"], count)
+        loading, told = resolved(LoadOptions(**loaded, progress=show_progress))
+        make = partial(made, work=BatchWork(output, loading), workers=count, tell=show_progress)
+    else:
+        work = SpreadWork.of(loaded, count, show_progress)
+        told = work.told
+        make = partial(spread, address, work, output)
     found = records(rows(table), table.absolute().parent, told, usual, dict(map(_sweep, sweeps)))
     folder = BatchFolder(output)
     wanted = distinct(found)
@@ -72,8 +87,20 @@ def batch(table: Path, output: Path, sweeps: tuple[str, ...], workers: int | Non
     with folder.alone():
         started = time.perf_counter()
         if missing:
-            _watch(made(missing, BatchWork(output, loading), count, show_progress), folder, missing)
+            _watch(make(missing), folder, missing)
         _end(folder, found, time.perf_counter() - started)
+
+
+def spread(address: str, work: SpreadWork, output: Path, missing: Sequence[BatchRecord]
+           ) -> Iterator[BatchOutcome]:
+    """What becomes of records on a cluster."""
+    from smalti.batch.crew import made_by
+    from smalti.batch.folder import BatchFolder
+    from smalti.batch.spread import ClusterCrew
+    from smalti.cluster.on_ray import joined
+
+    with closing(joined(address)) as cluster:
+        yield from made_by(ClusterCrew(cluster, work, BatchFolder(output), show_progress), missing)
 
 
 def _share(threads: int | None, workers: int) -> int:

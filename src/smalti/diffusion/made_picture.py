@@ -64,13 +64,19 @@ def save_whole(picture: Image.Image, path: Path) -> None:
 
     Raises OutputError for an ending that is no picture's, and when the operating system refuses.
     """
+    content = encoded(picture, path)
+    with replaced(path) as stream:
+        stream.write(content)
+
+
+def encoded(picture: Image.Image, path: Path) -> bytes:
+    """What is in the file of a picture. Raises OutputError for an ending that is no picture's."""
     kind, content = Image.registered_extensions().get(path.suffix.lower()), io.BytesIO()
     if kind not in Image.SAVE:
         raise OutputError(f"{path} has no ending of a picture; give a name that ends in .png, .jpg "
                           f"or .webp")
     picture.save(content, kind)
-    with replaced(path) as stream:
-        stream.write(content.getvalue())
+    return content.getvalue()
 
 
 def numbered(pattern: str, count: int) -> list[Path]:

@@ -7,6 +7,9 @@ it, so that no version, nor an edit, ever runs what another one compiled. An ent
 hold together is removed and counts as missing. Files are written beside their place and moved
 there, so that processes may write the same entry at once. Without a folder that can be written,
 nothing is kept, and a warning says so once.
+
+What is not here may be had from others, and what is made told to them (`Others`): an entry is known
+by the hash of its key and holds that of its payload, so it is checked wherever it comes from.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import struct
 import tempfile
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 from smalti import settings
 from smalti.replacement import take_place
@@ -26,9 +31,20 @@ from smalti.replacement import take_place
 MAGIC = b"smalti-cache-1\n"
 HEADER = struct.Struct(f"<{len(MAGIC)}s32sQ32s")
 SUFFIX = ".entry"
+NAME = re.compile(r"([0-9a-f]{64})\.entry")
 BYTES_MAX = 1 << 30  # of all entries, unless a cache is told otherwise
 
 _log = logging.getLogger(__name__)
+
+
+class Others(Protocol):
+    """Caches of other computers, by the names of entries."""
+
+    def entry(self, name: str) -> bytes | None:
+        """An entry as a whole, if one of them has it."""
+
+    def made(self, name: str, entry: bytes) -> None:
+        """Tell them of an entry that was made here."""
 
 
 class Cache:
@@ -36,6 +52,7 @@ class Cache:
 
     def __init__(self, folder: Path, bytes_max: int = BYTES_MAX) -> None:
         self.folder, self.bytes_max = folder, bytes_max
+        self.others: Others | None = None
         self._warned = False
         self._bytes: int | None = None  # of all entries, as far as this process knows
 
@@ -44,8 +61,21 @@ class Cache:
         return self.folder / (_digest(key).hex() + SUFFIX)
 
     def get(self, key: str) -> bytes | None:
-        """The payload kept for `key`, or None. A damaged entry is removed."""
-        path = self.path(key)
+        """The payload kept for `key`, here or by others, or None. A damaged entry is removed."""
+        name = self.path(key).name
+        entry = self.entry(name)
+        if entry is None and self.others is not None:
+            entry = self.others.entry(name)
+            if entry is None or not self.merge(name, entry):
+                return None
+        return None if entry is None else entry[HEADER.size:]
+
+    def entry(self, name: str) -> bytes | None:
+        """An entry as a whole, as another cache can `merge` it, or None. One that is damaged is
+        removed."""
+        if not NAME.fullmatch(name):
+            return None
+        path = self.folder / name
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -53,29 +83,41 @@ class Cache:
         except OSError as error:
             self._warn("read", error)
             return None
-        payload = _checked(data, key)
-        try:
-            if payload is None:
-                path.unlink(missing_ok=True)
-            else:
+        whole = _whole(name, data)
+        with suppress(OSError):  # a folder that only others may write to
+            if whole:
                 os.utime(path)
-        except OSError:
-            return payload  # a folder that only others may write to
-        return payload
+            else:
+                path.unlink(missing_ok=True)
+        return data if whole else None
 
     def put(self, key: str, payload: bytes) -> None:
         """Keep `payload` for `key`; what is larger than the whole cache may be is not kept."""
-        size = HEADER.size + len(payload)
+        header = HEADER.pack(MAGIC, _digest(key), len(payload), hashlib.sha256(payload).digest())
+        self._keep(self.path(key), header, payload)
+        if self.others is not None:
+            self.others.made(self.path(key).name, header + payload)
+
+    def merge(self, name: str, entry: bytes) -> bool:
+        """Keep an entry of another cache where there is none of this name; whether it is whole, and
+        of this name. Nothing else is kept."""
+        if not _whole(name, entry):
+            return False
+        if not (self.folder / name).exists():
+            self._keep(self.folder / name, entry)
+        return True
+
+    def _keep(self, path: Path, *parts: bytes) -> None:
+        size = sum(map(len, parts))
         if size > self.bytes_max:
             return
-        header = HEADER.pack(MAGIC, _digest(key), len(payload), hashlib.sha256(payload).digest())
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self.path(key), header, payload)
+            write_whole(path, *parts)
             if self._bytes is not None:
                 self._bytes += size
             if self._bytes is None or self._bytes > self.bytes_max:
-                self._prune(self.path(key))
+                self._prune(path)
         except OSError as error:
             self._warn("write", error)
 
@@ -121,15 +163,15 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(f"{code_digest()}\n{key}".encode()).digest()
 
 
-def _checked(data: bytes, key: str) -> bytes | None:
-    """The payload of an entry, if all of it is as it was written for `key`."""
-    if len(data) < HEADER.size:
-        return None
+def _whole(name: str, data: bytes) -> bool:
+    """Whether all of an entry is as it was written under its name."""
+    named = NAME.fullmatch(name)
+    if not named or len(data) < HEADER.size:
+        return False
     magic, digest, size, payload_digest = HEADER.unpack_from(data)
-    payload = data[HEADER.size:]
-    if magic != MAGIC or digest != _digest(key) or size != len(payload):
-        return None
-    return payload if hashlib.sha256(payload).digest() == payload_digest else None
+    payload = memoryview(data)[HEADER.size:]
+    return (magic == MAGIC and digest.hex() == named[1] and size == len(payload)
+            and hashlib.sha256(payload).digest() == payload_digest)
 
 
 def write_whole(path: Path, *parts: bytes) -> None:
@@ -146,15 +188,21 @@ def write_whole(path: Path, *parts: bytes) -> None:
 
 
 @lru_cache(maxsize=8)
-def _cache(folder: Path) -> Cache:
+def of_folder(folder: Path) -> Cache:
+    """The cache in the folder that all of a user's are in."""
     return Cache(folder / "programs")
+
+
+def own() -> Cache:
+    """The cache of this user."""
+    return of_folder(settings.cache_folder())
 
 
 def get(key: str) -> bytes | None:
     """What the cache of this user keeps for `key`, or None."""
-    return _cache(settings.cache_folder()).get(key)
+    return own().get(key)
 
 
 def put(key: str, payload: bytes) -> None:
     """Keep `payload` for `key` in the cache of this user."""
-    _cache(settings.cache_folder()).put(key, payload)
+    own().put(key, payload)

@@ -1,0 +1,343 @@
+"""A batch over a cluster: workers on its nodes make pictures, this process writes them.
+
+Nodes look whether they can (`Scout`): the same Smalti, the same files of the model, the device that
+is asked for. Then each has a worker a device, or several that share its cores, which loads the
+model once (`PictureWorker`). A worker has one record that it makes and one that waits, no more, so
+that pictures do not pile up before they are written. What a node had that was lost is made by
+others; a node that comes, or comes back, gets workers.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from smalti import settings
+from smalti.batch.crew import Crew, Died
+from smalti.batch.folder import BatchFolder, BatchOutcome
+from smalti.batch.records import PICTURES, BatchRecord
+from smalti.batch.run import WORKERS_MAX, resolved, telling
+from smalti.batch.worker import Maker
+from smalti.cluster import shared_cache
+from smalti.cluster.greeting import Greeter, Greeting
+from smalti.cluster.interface import (
+    Cluster,
+    ClusterNode,
+    ClusterWorker,
+    Declined,
+    Lost,
+    Ticket,
+    Told,
+)
+from smalti.diffusion.load_options import LoadOptions
+from smalti.diffusion.made_picture import encoded
+from smalti.errors import InputError
+from smalti.runtime import cache
+from smalti.runtime.container import replaced
+
+PATHS = ("path", "vae", "text_encoders", "refiner", "loras", "lora_folder", "embeddings")
+"""Of what is loaded, files and folders."""
+WAITING = 2
+"""Records of a worker: one that it makes, one that it need not wait for."""
+NODES_SECONDS = 120.0
+"""Waited for a node, where there is none left: one that is begun anew is there sooner."""
+POLL_SECONDS = 2.0
+"""How often nodes are looked for that are new."""
+TRIES = 3
+"""Times that a node is lost before it has told what it can do; then it is left out."""
+SHARED_PICTURES = 32
+"""Pictures that records begin with, which are held for all workers at a time."""
+
+
+@dataclass(frozen=True)
+class SpreadWork:
+    """What workers load, by the names of `LoadOptions`, with names or whole paths, the text that
+    tells it from others (`run.telling`), on a device; `workers` of each node, which share
+    `threads`, or its cores."""
+
+    loading: Mapping[str, Any]
+    told: str
+    device: str
+    workers: int = 1
+    threads: int | None = None
+
+    @classmethod
+    def of(cls, loaded: Mapping[str, Any], workers: int, progress: Callable[[str], None]
+           ) -> SpreadWork:
+        """The work of what is given as for `LoadOptions`. Raises InputError for what is wrong on
+        every computer; whether a node has the device and the precision, it says itself."""
+        device, precision, threads = (loaded[name] for name in ("device", "precision", "threads"))
+        asked = LoadOptions(**{**loaded, "device": "cpu", "precision": "auto"}, progress=progress)
+        loading, _ = resolved(asked)
+        return cls({each.name: _whole(getattr(asked, each.name)) if each.name in PATHS
+                    else getattr(asked, each.name) for each in fields(asked)
+                    if each.name in loading} | {"precision": precision},
+                   telling({**loading, "precision": precision}), device, workers, threads)
+
+
+class Scout(Greeter):
+    """Looks at a node before it gets workers: fetches the model, where it has a name."""
+
+    def look_for(self, work: SpreadWork) -> Greeting:
+        """What the node has. Raises InputError for files that are not those of the one that asks.
+        """
+        found = self.look(work.device, str(work.loading["precision"]))
+        _loaded(work, found.devices[0])
+        return found
+
+
+class PictureWorker:
+    """Makes pictures and tells what is in their files."""
+
+    def __init__(self, work: SpreadWork, device: str, threads: int | None,
+                 keeper: ClusterWorker) -> None:
+        shared_cache.share(keeper)
+        self._made = b""
+        self._maker = Maker({**_loaded(work, device), "threads": threads}, self._keep)
+
+    def make(self, record: BatchRecord, names: tuple[str, ...], *contents: bytes
+             ) -> tuple[BatchOutcome, bytes]:
+        """What became of a record, and its picture; `contents` are those of files that it names."""
+        with tempfile.TemporaryDirectory() as folder:
+            here = {}
+            for number, (name, content) in enumerate(zip(names, contents, strict=True)):
+                here[name] = str(Path(folder) / f"{number}{Path(name).suffix}")
+                Path(here[name]).write_bytes(content)
+            made = self._maker.make(replace(record, options=_moved(record.options, here)))
+        assert made is not None
+        return made, b"" if made.error else self._made
+
+    def _keep(self, record: BatchRecord, image: Image.Image) -> None:
+        self._made = encoded(image, Path(record.file))
+
+
+def _whole(value: Any) -> Any:
+    """A path as other computers are told it: a name as it is, what is here from the root on."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_whole, value))
+    if isinstance(value, str | Path) and Path(value).exists():
+        return str(Path(value).absolute())
+    return value
+
+
+def _loaded(work: SpreadWork, device: str) -> dict[str, Any]:
+    """What is loaded on this node. Raises InputError where its files are others."""
+    loading, _ = resolved(LoadOptions(**{**work.loading, "device": device}))
+    told = telling(loading)
+    if told != work.told:
+        raise InputError(f"files of the model are others there, or absent: expected {work.told}, "
+                         f"found {told}; give the model by a name, or put the same files at the "
+                         f"same place on all computers of the cluster")
+    return loading
+
+
+def pictures_of(record: BatchRecord) -> tuple[str, ...]:
+    """The files with pictures that a record begins with."""
+    found = [record.options.get(name) for name in PICTURES]
+    found += [each["image"] for each in record.options.get("controls", ())]
+    return tuple(dict.fromkeys(each for each in found if each is not None))
+
+
+def _moved(options: Mapping[str, Any], here: Mapping[str, str]) -> dict[str, Any]:
+    """The options with pictures where they are on this node."""
+    found = {name: here.get(value, value) if name in PICTURES else value
+             for name, value in options.items()}
+    if "controls" in found:
+        found["controls"] = [{**each, "image": here[each["image"]]} for each in found["controls"]]
+    return found
+
+
+@dataclass(eq=False)
+class _Station:
+    """A node, and what is known of it: the scout that looks, then its workers; a worker has records
+    in the order in which it makes them."""
+
+    node: ClusterNode
+    scout: ClusterWorker | None = None
+    devices: tuple[str, ...] = ()
+    workers: dict[int, tuple[ClusterWorker, str]] = field(default_factory=dict)
+    losses: int = 0
+    barred: bool = False
+
+
+class ClusterCrew(Crew):
+    """Workers on the nodes of a cluster. `tell` is called with lines that are to stay."""
+
+    def __init__(self, cluster: Cluster, work: SpreadWork, folder: BatchFolder,
+                 tell: Callable[[str], None], make: Callable[..., Any] = PictureWorker,
+                 scout: Callable[..., Any] = Scout) -> None:
+        if not 1 <= work.workers <= WORKERS_MAX:
+            raise InputError(f"workers is {work.workers}; expected 1 to {WORKERS_MAX}")
+        self._cluster, self._work, self._folder, self._tell = cluster, work, folder, tell
+        self._make, self._scout = make, scout
+        self._stations: dict[str, _Station] = {}
+        self._kinds: dict[str, set[str]] = {}
+        self._refusals: dict[str, str] = {}
+        self._looked = -POLL_SECONDS
+        self._alone_since = time.monotonic()
+        self._numbers = iter(range(1 << 62))
+        self._scouting: dict[Ticket, _Station] = {}
+        self._making: dict[Ticket, tuple[_Station, int, BatchRecord]] = {}
+        self._queues: dict[int, list[Ticket]] = {}
+        self._shared: dict[str, Any] = {}
+        folder.clean()
+        self._keeper = cluster.begin_here(shared_cache.Keeper, (settings.cache_folder(),))
+        self._staff()
+
+    # ------------------------------------------------------------------ records
+
+    def has_room(self) -> bool:
+        """Whether a worker has fewer records than it may have."""
+        return any(len(queue) < WAITING for queue in self._queues.values())
+
+    def give(self, record: BatchRecord) -> None:
+        """Give a record to the worker that has the fewest."""
+        number = min(self._queues, key=lambda number: len(self._queues[number]))
+        station = next(each for each in self._stations.values() if number in each.workers)
+        names = pictures_of(record)
+        ticket = self._cluster.ask(station.workers[number][0], "make", record, names,
+                                   *map(self._content, names))
+        self._making[ticket] = station, number, record
+        self._queues[number].append(ticket)
+
+    def answers(self) -> Iterator[tuple[BatchRecord, BatchOutcome | Died]]:
+        """What became of records; pictures are in the folder by then."""
+        if time.monotonic() - self._looked >= POLL_SECONDS:
+            self._staff()
+        tickets = [*self._making, *self._scouting]
+        if not tickets:
+            self._wait_for_nodes()
+            return
+        self._alone_since = time.monotonic()
+        for ticket, told in self._cluster.ready(tickets, POLL_SECONDS):
+            if ticket in self._scouting:
+                self._looked_at(self._scouting.pop(ticket), told)
+            elif ticket in self._making:  # else its worker was lost with a record before it
+                yield from self._answered(ticket, told)
+
+    def end(self) -> None:
+        """End all workers."""
+        for station in self._stations.values():
+            for worker, _ in station.workers.values():
+                self._cluster.end(worker)
+        self._cluster.end(self._keeper)
+
+    def _answered(self, ticket: Ticket, told: Told | Declined | Lost
+                  ) -> Iterator[tuple[BatchRecord, BatchOutcome | Died]]:
+        station, number, record = self._making[ticket]
+        if isinstance(told, Declined):
+            raise InputError(f"{station.node.name}: {told.text}")
+        if isinstance(told, Lost):
+            worker, device = station.workers.pop(number)
+            self._tell(f"{station.node.name} lost a worker ({told.why:.200}); others make what it "
+                       f"had\n")
+            self._cluster.end(worker)
+            station.devices = ()  # whether the node is still there, a scout finds
+            for place, each in enumerate(self._queues.pop(number)):
+                _, _, record = self._making.pop(each)
+                yield record, Died(f"{station.node.name}: {told.why:.200}", making=place == 0)
+            return
+        del self._making[ticket]
+        self._queues[number].remove(ticket)
+        made, picture = told.value
+        if not made.error:
+            with replaced(self._folder.path / record.file) as stream:
+                stream.write(picture)
+        yield record, made
+
+    def _content(self, name: str) -> Any:
+        """What stands for the content of a file, which is read once for records that follow one
+        another."""
+        if name not in self._shared:
+            try:
+                content = Path(name).read_bytes()
+            except OSError as error:
+                raise InputError(f"{name} cannot be read: {error.strerror or error}") from None
+            self._shared[name] = self._cluster.share(content)
+            if len(self._shared) > SHARED_PICTURES:
+                del self._shared[next(iter(self._shared))]
+        return self._shared[name]
+
+    # ------------------------------------------------------------------ nodes
+
+    def _staff(self) -> None:
+        """Look at nodes that are new; begin workers anew where some were lost."""
+        self._looked = time.monotonic()
+        alive = {node.id: node for node in self._cluster.nodes()}
+        for gone in self._stations.keys() - alive.keys():
+            station = self._stations[gone]
+            if not station.workers and station not in self._scouting.values():
+                del self._stations[gone]
+        for id, node in alive.items():
+            station = self._stations.setdefault(id, _Station(node))
+            if station.barred or station.scout is not None:
+                continue
+            if not station.devices:
+                station.scout = self._cluster.begin(node, 0, self._scout, (cache.code_digest(),))
+                ticket = self._cluster.ask(station.scout, "look_for", self._work)
+                self._scouting[ticket] = station
+            elif len(station.workers) < len(self._places(station)):
+                self._begin(station)
+
+    def _looked_at(self, station: _Station, told: Told | Declined | Lost) -> None:
+        """What a scout found."""
+        assert station.scout is not None
+        self._cluster.end(station.scout)
+        station.scout = None
+        if isinstance(told, Told):
+            station.devices = told.value.devices
+            self._kinds.setdefault(told.value.kind, set()).add(station.node.name)
+            self._begin(station)
+            self._tell(f"{station.node.name}: {len(station.workers)} workers on "
+                       f"{', '.join(dict.fromkeys(station.devices))}, {told.value.kind}\n")
+            if len(self._kinds) == 2 and len(self._kinds[told.value.kind]) == 1:
+                self._tell("nodes are of several kinds: pictures of one kind may differ from those "
+                           "of another in the last bits\n")
+            return
+        station.losses += 1
+        station.barred = isinstance(told, Declined) or station.losses == TRIES
+        if station.barred:
+            why = told.text if isinstance(told, Declined) else told.why
+            self._refusals[station.node.name] = why
+            self._tell(f"{station.node.name} is left out: {why}\n")
+
+    def _places(self, station: _Station) -> list[tuple[str, int | None, float, float]]:
+        """Of each worker that a node is to have: its device and threads, and the cores and GPUs
+        that it takes there."""
+        node, work = station.node, self._work
+        if station.devices != ("cpu",):
+            count = len(station.devices)
+            shares = min(1.0, node.cores / count), min(1.0, node.gpus / count)
+            return [(device, work.threads, *shares) for device in station.devices]
+        threads = max(1, (work.threads or node.cores) // work.workers)
+        cores = min(threads, node.cores)
+        return [("cpu", threads, cores, 0.0)] * min(work.workers, max(1, node.cores // cores))
+
+    def _begin(self, station: _Station) -> None:
+        """Begin the workers that a node lacks."""
+        there = [device for _, device in station.workers.values()]
+        for device, threads, cores, gpus in self._places(station):
+            if device in there:
+                there.remove(device)
+                continue
+            number = next(self._numbers)
+            arguments = (self._work, device, threads, self._keeper)
+            station.workers[number] = self._cluster.begin(
+                station.node, cores, self._make, arguments, gpus), device
+            self._queues[number] = []
+
+    def _wait_for_nodes(self) -> None:
+        """Wait a moment for a node. Raises InputError where none comes."""
+        left_out = "".join(f"\n  {name}: {why}" for name, why in self._refusals.items())
+        if self._refusals and all(each.barred for each in self._stations.values()):
+            raise InputError(f"no node of the cluster can make these pictures:{left_out}")
+        if time.monotonic() - self._alone_since > NODES_SECONDS:
+            raise InputError(f"the cluster has no node left that gives out cores; begin some, and "
+                             f"give the same command again: what is made stays{left_out}")
+        time.sleep(POLL_SECONDS / 4)

@@ -1,0 +1,167 @@
+"""A cluster of Ray (https://docs.ray.io): a worker is an actor, what is shared an object.
+
+Nothing else in Smalti knows of Ray, which is an extra: `pip install 'smalti[ray]'`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from smalti import settings
+from smalti.cluster.interface import (
+    Answer,
+    ClusterNode,
+    ClusterWorker,
+    Declined,
+    Lost,
+    Ticket,
+    Told,
+)
+from smalti.errors import InputError, SmaltiError
+
+EXTRA = "pip install 'smalti[ray]'"
+ADDRESS = re.compile(r"auto|[\w.-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
+GET_SECONDS = 120.0
+"""For the bytes of an answer that is there to come over: a picture has some megabytes."""
+CONNECT_SECONDS = 10.0
+"""For the head of a cluster to take a connection."""
+ABSENT = ("Ray is not installed: {extra}, on every computer of the cluster, in the same versions "
+          "(there are wheels for CPython on Linux, macOS on ARM64 and Windows on x86-64)")
+
+
+class Host:
+    """What an actor is: an object that is made for the first question, and its methods."""
+
+    def __init__(self, make: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        self._make, self._arguments = make, arguments
+        self._made: Any = None
+
+    def call(self, method: str, *arguments: Any) -> Answer:
+        """What a method returns, or refuses."""
+        try:
+            if self._made is None:
+                self._made = self._make(*self._arguments)
+            return Told(getattr(self._made, method)(*arguments))
+        except SmaltiError as error:
+            return Declined(str(error))
+
+
+@dataclass(frozen=True)
+class RayWorker:
+    """An actor."""
+
+    actor: Any
+
+    def asked(self, method: str, *arguments: Any, seconds: float) -> Answer:
+        """The answer of a method, waited for so long."""
+        return _answer(self.actor.call.remote(method, *arguments), seconds)
+
+
+class RayCluster:
+    """The cluster that `ray.init` joined."""
+
+    def __init__(self) -> None:
+        import ray
+
+        self._ray = ray
+        self._host = ray.remote(Host)
+
+    def nodes(self) -> list[ClusterNode]:
+        """Those that are alive and give out cores."""
+        found = []
+        for each in self._ray.nodes():
+            cores = int(each["Resources"].get("CPU", 0))
+            if each["Alive"] and cores:
+                name = f"{each['NodeManagerHostname']} ({each['NodeID'][:6]})"
+                found.append(ClusterNode(each["NodeID"], name, cores,
+                                  float(each["Resources"].get("GPU", 0))))
+        return found
+
+    def begin(self, node: ClusterNode, cores: float, make: Callable[..., Any],
+              arguments: Sequence[Any], gpus: float = 0.0) -> RayWorker:
+        """An actor on a node, which is never begun anew: what it did is decided here."""
+        return self._begun(node.id, cores, gpus, make, arguments)
+
+    def begin_here(self, make: Callable[..., Any], arguments: Sequence[Any]) -> RayWorker:
+        """An actor on the node of this process."""
+        here = self._ray.get_runtime_context().get_node_id()
+        return self._begun(here, 0, 0, make, arguments)
+
+    def _begun(self, node: str, cores: float, gpus: float, make: Callable[..., Any],
+               arguments: Sequence[Any]) -> RayWorker:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        place = NodeAffinitySchedulingStrategy(node, soft=False)
+        return RayWorker(self._host.options(
+            num_cpus=cores, num_gpus=gpus, max_restarts=0, max_task_retries=0,
+            scheduling_strategy=place).remote(make, tuple(arguments)))
+
+    def share(self, content: bytes) -> Any:
+        """An object of Ray's store."""
+        return self._ray.put(content)
+
+    def ask(self, worker: ClusterWorker, method: str, *arguments: Any) -> Ticket:
+        """Ask for a method of a worker."""
+        assert isinstance(worker, RayWorker)
+        return worker.actor.call.remote(method, *arguments)
+
+    def ready(self, tickets: Sequence[Ticket], seconds: float) -> list[tuple[Ticket, Answer]]:
+        """The answers that are there, as soon as there is one; none after so long."""
+        here, _ = self._ray.wait([*tickets], num_returns=1, timeout=seconds)
+        return [(ticket, _answer(ticket, GET_SECONDS)) for ticket in here]
+
+    def end(self, worker: ClusterWorker) -> None:
+        """End an actor at once."""
+        assert isinstance(worker, RayWorker)
+        self._ray.kill(worker.actor)
+
+    def close(self) -> None:
+        """Leave the cluster, which ends all actors of this process."""
+        self._ray.shutdown()
+
+
+def _answer(ticket: Ticket, seconds: float) -> Answer:
+    """What came of a question. Raises InputError where the cluster itself is gone, and whatever
+    a method raised that is no SmaltiError."""
+    import ray
+    from ray import exceptions
+
+    lost = (exceptions.RayActorError, exceptions.ActorUnschedulableError,
+            exceptions.ObjectLostError, exceptions.WorkerCrashedError,
+            exceptions.NodeDiedError, exceptions.OutOfMemoryError, exceptions.GetTimeoutError)
+    try:
+        return ray.get(ticket, timeout=seconds)
+    except lost as error:
+        return Lost(str(error).partition("\n")[0])
+    except exceptions.RaySystemError as error:
+        raise InputError(f"the cluster of Ray does not answer any more ({error}); begin it anew, "
+                         f"and give the same command again") from None
+
+
+def joined(address: str) -> RayCluster:
+    """The cluster at an address (HOST:PORT of its head; "auto": the one that this computer is part
+    of). Raises InputError where there is none, or no Ray."""
+    if not ADDRESS.fullmatch(address):
+        raise InputError(f"--ray is {address!r:.80}; expected auto, or HOST:PORT of the cluster's "
+                         f"head, on a computer that is part of the cluster")
+    settings.give({"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})  # else Ray warns of a change to come
+    try:
+        import ray
+    except ImportError:
+        raise InputError(ABSENT.format(extra=EXTRA)) from None
+    try:
+        if address != "auto":  # Ray itself waits for minutes
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    except (RuntimeError, ValueError, OverflowError, OSError) as error:
+        why = str(error).strip().partition("\n")[0]
+        raise InputError(f"no cluster of Ray answers at {address} ({why}); begin one with `ray "
+                         f"start --head`, and `ray start --address=HOST:PORT` on each computer"
+                         ) from None
+    return RayCluster()

@@ -1,0 +1,264 @@
+"""A batch over a cluster: every picture once, whatever ends meanwhile. The cluster is a fake one;
+`tests/cluster/test_on_ray.py` has the same over Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import FakeCluster
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from smalti.batch import spread
+from smalti.batch.crew import made_by
+from smalti.batch.folder import BatchFolder, BatchOutcome
+from smalti.batch.records import BatchRecord, records
+from smalti.batch.spread import ClusterCrew, PictureWorker, Scout, SpreadWork, pictures_of
+from smalti.batch.table import BatchRow
+from smalti.cluster.greeting import Greeting
+from smalti.errors import InputError
+
+USUAL: dict[str, Any] = dict(device="auto", precision="auto", threads=None)
+
+
+class Looks:
+    """A scout of nodes with a CPU."""
+
+    found = Greeting(("cpu",), "a CPU")
+
+    def __init__(self, code: str) -> None:
+        pass
+
+    def look_for(self, work: SpreadWork) -> Greeting:
+        return self.found
+
+
+class Refuses(Looks):
+    def look_for(self, work: SpreadWork) -> Greeting:
+        raise InputError("it has no model")
+
+
+class TwoGpus(Looks):
+    found = Greeting(("vulkan:0", "vulkan:1"), "two GPUs")
+
+
+class Makes:
+    """Makes pictures that are the digests of their records, and of what they begin with."""
+
+    def __init__(self, work: SpreadWork, device: str, threads: int | None, keeper: object) -> None:
+        self.device, self.threads = device, threads
+
+    def make(self, record: BatchRecord, names: tuple[str, ...], *contents: bytes
+             ) -> tuple[BatchOutcome, bytes]:
+        if record.options["prompt"] == "bad":
+            return BatchOutcome(record.digest, error="no such sampler"), b""
+        return BatchOutcome(record.digest, .1, 9, 9), b"".join([record.digest.encode(), *contents])
+
+
+class Broken(Makes):
+    def make(self, record: BatchRecord, *rest: Any) -> tuple[BatchOutcome, bytes]:
+        raise InputError("the model is damaged")
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread, "POLL_SECONDS", 0.0)
+
+
+def asked_for(count: int, prompt: str = "a") -> list[BatchRecord]:
+    return records([BatchRow("t:1", {"prompt": prompt, "seed*": [*range(count)]})], Path(), "m", {},
+                   {})
+
+
+def over(cluster: FakeCluster, folder: Path, wanted: list[BatchRecord], told: list[str],
+         make: Callable[..., Any] = Makes, scout: Callable[..., Any] = Looks,
+         **more: Any) -> list[BatchOutcome]:
+    work = SpreadWork({"precision": "auto"}, "m", "auto", **more)
+    crew = ClusterCrew(cluster, work, BatchFolder(folder), told.append, make, scout)
+    return [*made_by(crew, wanted)]
+
+
+def check_whole(folder: Path, wanted: list[BatchRecord], found: list[BatchOutcome]) -> None:
+    assert sorted(each.digest for each in found) == sorted(each.digest for each in wanted)
+    assert not any(each.error for each in found)
+    for record in wanted:
+        assert (folder / record.file).read_bytes() == record.digest.encode()
+
+
+def test_every_picture_is_made_once_and_two_wait_for_a_worker(tmp_path: Path) -> None:
+    cluster, told, wanted = FakeCluster(), list[str](), asked_for(9)
+    cluster.add("one")
+    cluster.add("two", cores=4)
+    check_whole(tmp_path, wanted, over(cluster, tmp_path, wanted, told))
+    assert told == ["one: 1 workers on cpu, a CPU\n", "two: 1 workers on cpu, a CPU\n"]
+    assert cluster.most <= 2 * 2 and all(worker.lost for worker in cluster.workers)
+
+
+@given(some.data())
+@settings(max_examples=8)
+def test_nodes_that_come_and_go(tmp_path_factory: pytest.TempPathFactory, data: some.DataObject
+                                ) -> None:
+    """Two at most are lost, so that no record can be to blame for three."""
+    folder, told, wanted = tmp_path_factory.mktemp("out"), list[str](), asked_for(12)
+    losses = data.draw(some.lists(some.integers(0, 14), max_size=2, unique=True))
+    comes = data.draw(some.sets(some.integers(0, 14)))
+
+    def event(cluster: FakeCluster, at: int) -> None:
+        if at in losses and cluster.here:
+            cluster.lose(data.draw(some.sampled_from(sorted(cluster.here)), "lost"))
+        if at in comes or not cluster.here:
+            cluster.add(f"node {at}", data.draw(some.integers(1, 3)))
+
+    cluster = FakeCluster(event=event)
+    cluster.add("first")
+    check_whole(folder, wanted, over(cluster, folder, wanted, told,
+                                     workers=data.draw(some.integers(1, 3))))
+
+
+def test_a_record_that_kills_three_workers_is_an_error(tmp_path: Path) -> None:
+    def event(cluster: FakeCluster, at: int) -> None:
+        for worker in cluster.workers:
+            worker.lost |= worker.make is Makes
+
+    cluster = FakeCluster(event=event)
+    cluster.add("one")
+    [made] = over(cluster, tmp_path, asked_for(1), told := [])
+    assert "what makes it died 3 times (one: its node ended)" in made.error
+    assert told.count("one lost a worker (its node ended); others make what it had\n") == 3
+
+
+def test_a_record_that_fails_is_told(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.add("one")
+    [made] = over(cluster, tmp_path, asked_for(1, "bad"), [])
+    assert made.error == "no such sampler" and not [*tmp_path.glob("*.png")]
+
+
+def test_a_node_that_cannot_is_left_out_by_name(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.add("one")
+    with pytest.raises(InputError, match="no node of the cluster can make .*\n  one: it has no mo"):
+        over(cluster, tmp_path, asked_for(1), [], scout=Refuses)
+    with pytest.raises(InputError, match="one: the model is damaged"):
+        over(cluster, tmp_path, asked_for(1), [], make=Broken)
+
+
+def test_a_cluster_without_nodes_is_waited_for_and_then_told(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread, "NODES_SECONDS", 0.0)
+    with pytest.raises(InputError, match="no node left that gives out cores"):
+        over(FakeCluster(), tmp_path, asked_for(1), [])
+
+
+@pytest.mark.parametrize(("cores", "gpus", "scout", "more", "expected"), [
+    (8, 0, Looks, {}, [(8, 0, 8)]),
+    (8, 0, Looks, dict(workers=3), [(2, 0, 2)] * 3),
+    (2, 0, Looks, dict(workers=3), [(1, 0, 1)] * 2),
+    (8, 0, Looks, dict(workers=2, threads=4), [(2, 0, 2)] * 2),
+    (2, 0, Looks, dict(threads=8), [(2, 0, 8)]),
+    (8, 2, TwoGpus, {}, [(1, 1, None)] * 2),
+    (1, 1, TwoGpus, dict(threads=3), [(.5, .5, 3)] * 2)])
+def test_workers_of_a_node(tmp_path: Path, cores: int, gpus: float, scout: type[Looks],
+                           more: dict[str, Any], expected: list[tuple[Any, ...]]) -> None:
+    cluster = FakeCluster()
+    cluster.add("one", cores, gpus)
+    over(cluster, tmp_path, asked_for(9), [], scout=scout, **more)
+    workers = [each for each in cluster.workers if each.make is Makes]
+    assert [(each.cores, each.gpus, each.made.threads) for each in workers] == expected
+    assert {each.made.device for each in workers} == set(scout.found.devices)
+
+
+def test_nodes_of_several_kinds_are_told(tmp_path: Path) -> None:
+    class Kinds(Looks):
+        kinds = iter("AB")
+
+        def look_for(self, work: SpreadWork) -> Greeting:
+            return Greeting(("cpu",), next(self.kinds))
+
+    cluster = FakeCluster()
+    cluster.add("one")
+    cluster.add("two")
+    over(cluster, tmp_path, asked_for(3), told := [], scout=Kinds)
+    assert told[2].startswith("nodes are of several kinds: pictures of one kind may differ")
+
+
+def test_pictures_that_records_begin_with_go_along(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(name.encode())
+    model = tmp_path / "canny.safetensors"
+    model.write_bytes(b"x")
+    [record] = records([BatchRow("t:1", {
+        "prompt": "a", "image": "a.png", "controls": [
+            {"model": model.name, "image": "b.png"}, {"model": model.name, "image": "a.png"}]})],
+        tmp_path, "m", {}, {})
+    names = pictures_of(record)
+    assert [Path(each).name for each in names] == ["a.png", "b.png"]
+    cluster = FakeCluster()
+    cluster.add("one")
+    over(cluster, tmp_path / "out", [record], [])
+    assert (tmp_path / "out" / record.file).read_bytes() == record.digest.encode() + b"a.pngb.png"
+
+    seen: list[Any] = []
+
+    class Reads:
+        def __init__(self, loading: object, keep: object) -> None:
+            pass
+
+        def make(self, record: BatchRecord) -> BatchOutcome:
+            seen.append([Path(record.options["image"]).read_bytes(),
+                         *(Path(each["image"]).read_bytes() for each in record.options["controls"]),
+                         record.options["controls"][0]["model"]])
+            return BatchOutcome(record.digest)
+
+    monkeypatch.setattr(spread, "Maker", Reads)
+    monkeypatch.setattr(spread, "_loaded", lambda work, device: {})
+    monkeypatch.setattr(spread.shared_cache, "share", lambda keeper: None)
+    worker = PictureWorker(SpreadWork({}, "", "cpu"), "cpu", 1, None)  # type: ignore[arg-type]
+    worker.make(record, names, b"A", b"B")
+    assert seen == [[b"A", b"B", b"A", str(model)]]
+    (tmp_path / "b.png").unlink()
+    with pytest.raises(InputError, match="b.png cannot be read"):
+        over(cluster, tmp_path / "again", [record], [])
+
+
+def test_a_node_with_other_files_or_code_is_refused(model_path: Path) -> None:
+    work = SpreadWork.of({"path": model_path, **USUAL, "device": "cpu"}, 1, print)
+    assert work.loading["path"] == str(model_path.absolute()) and work.loading["device"] == "cpu"
+    code = spread.cache.code_digest()
+    assert Scout(code).look_for(work).devices == ("cpu",)
+    for wrong, said in ((SpreadWork(work.loading, "other", "cpu"), "files of the model are others"),
+                        (SpreadWork({**work.loading, "precision": "f99"}, "", "cpu"),
+                         "cpu has no f99; it has")):
+        with pytest.raises(InputError, match=said):
+            Scout(code).look_for(wrong)
+    with pytest.raises(InputError, match="its Smalti .* is of another code"):
+        Scout("other")
+
+
+@pytest.mark.sweep  # loads a model twice
+def test_a_worker_makes_the_bytes_that_a_batch_here_writes(model_path: Path, tmp_path: Path
+                                                           ) -> None:
+    from smalti.batch.run import made, resolved
+    from smalti.batch.worker import BatchWork
+    from smalti.diffusion.load_options import LoadOptions
+
+    wanted = records([BatchRow("t:1", {"prompt": "a", "steps": 1, "width": 64, "height": 64})],
+                     Path(), "m", {}, {})
+    loading, _ = resolved(LoadOptions(model_path, device="cpu", threads=1))
+    BatchFolder(tmp_path / "here")
+    [*made(wanted, BatchWork(tmp_path / "here", loading), 1, print)]
+    cluster = FakeCluster()
+    cluster.add("one")
+    work = SpreadWork.of({"path": model_path, **USUAL, "device": "cpu"}, 1, print)
+    crew = ClusterCrew(cluster, work, BatchFolder(tmp_path / "there"), print)
+    try:
+        [outcome] = made_by(crew, wanted)
+    finally:
+        spread.cache.own().others = None
+    assert not outcome.error
+    assert (tmp_path / "there" / wanted[0].file).read_bytes() == \
+        (tmp_path / "here" / wanted[0].file).read_bytes()

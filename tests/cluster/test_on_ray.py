@@ -1,0 +1,158 @@
+"""Over Ray itself, on two nodes of this computer: whatever ends, every picture once, and the bytes
+of a batch that is made here. `pip install 'smalti[ray]'`; without it there is one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import need_ray
+
+from smalti.batch.crew import made_by
+from smalti.batch.folder import BatchFolder
+from smalti.batch.records import BatchRecord, records
+from smalti.batch.run import made, resolved
+from smalti.batch.spread import ClusterCrew, PictureWorker, SpreadWork
+from smalti.batch.table import BatchRow
+from smalti.batch.worker import BatchWork
+from smalti.cluster.interface import Declined, Lost, Told
+from smalti.cluster.on_ray import joined
+from smalti.diffusion.load_options import LoadOptions
+from smalti.errors import InputError
+
+need_ray()
+pytestmark = pytest.mark.sweep
+STORE_BYTES = 100 << 20
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A head and a second node, each with a core."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(["src", "tests/material", "."]))
+        patch.setenv("SMALTI_CACHE", str(tmp_path_factory.mktemp("cache")))
+        cluster = Cluster(initialize_head=True, head_node_args={
+            "num_cpus": 1, "include_dashboard": False, "object_store_memory": STORE_BYTES})
+        second(cluster)
+        yield cluster
+        cluster.shutdown()
+
+
+def second(cluster: Any) -> Any:
+    return cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+
+
+class Counts:
+    """A worker of tests."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def refuse(self, content: bytes) -> None:
+        raise InputError(f"{len(content)} bytes are too many")
+
+    def fail(self) -> None:
+        raise ZeroDivisionError
+
+
+def test_what_is_asked_is_told_refused_raised_or_lost(two_nodes: Any) -> None:
+    cluster = joined(two_nodes.address)
+    try:
+        nodes = cluster.nodes()
+        assert [node.cores for node in nodes] == [1, 1] and len({node.id for node in nodes}) == 2
+        one = cluster.begin(nodes[0], 1, Counts, ())
+        two = cluster.begin(nodes[1], 1, Counts, ())
+        answers = [each.asked("pid", seconds=60) for each in (one, two)]
+        first, other = (answer.value for answer in answers if isinstance(answer, Told))
+        assert first != other != os.getpid()
+        ticket = cluster.ask(one, "refuse", cluster.share(b"x" * 1000))
+        assert cluster.ready([ticket], 60) == [(ticket, Declined("1000 bytes are too many"))]
+        with pytest.raises(ZeroDivisionError):
+            one.asked("fail", seconds=60)
+        os.kill(first, signal.SIGKILL)
+        assert isinstance(one.asked("pid", seconds=60), Lost)
+        cluster.end(two)
+        assert isinstance(two.asked("pid", seconds=60), Lost)
+        large = cluster.begin(nodes[0], 5, Counts, ())
+        assert isinstance(large.asked("pid", seconds=60), Lost)
+        fits, waits = (cluster.begin(nodes[1], 1, Counts, ()) for _ in range(2))
+        assert isinstance(fits.asked("pid", seconds=60), Told)
+        assert cluster.ready([cluster.ask(waits, "pid")], .1) == []
+    finally:
+        cluster.close()
+
+
+class HeldWorker(PictureWorker):
+    """Makes nothing while a file is there."""
+
+    def __init__(self, hold: Path, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._hold = hold
+
+    def make(self, record: BatchRecord, *rest: Any) -> Any:
+        while self._hold.exists():
+            time.sleep(.01)
+        return super().make(record, *rest)
+
+
+def test_a_node_that_is_killed_twice_costs_no_picture(two_nodes: Any, model_path: Path,
+                                                      tmp_path: Path) -> None:
+    wanted = records([BatchRow("t:1", {"prompt": "a", "steps": 1, "seed*": [*range(24)]})], Path(),
+                     "m", {}, {})
+    loading, _ = resolved(LoadOptions(model_path, device="cpu", threads=1))
+    here, there = BatchFolder(tmp_path / "here"), BatchFolder(tmp_path / "there")
+    [*made(wanted, BatchWork(here.path, loading), 1, print)]
+    work = SpreadWork.of({"path": model_path, "device": "cpu", "precision": "auto",
+                          "threads": None}, 1, print)
+    told: list[str] = []
+    hold, kills = tmp_path / "hold", 0
+    hold.touch()
+
+    def tell(line: str) -> None:
+        """Go on when both nodes have workers, those that came for others included."""
+        told.append(line)
+        if sum("workers on cpu" in each for each in told) == 2 + kills:
+            hold.unlink(missing_ok=True)
+
+    cluster = joined(two_nodes.address)
+    try:
+        crew = ClusterCrew(cluster, work, there, tell, partial(HeldWorker, hold))
+        outcomes = []
+        for outcome in made_by(crew, wanted):
+            outcomes.append(outcome)
+            if kills < 2 and len(outcomes) >= 6 * (kills + 1) and not hold.exists():
+                hold.touch()  # each worker has what it cannot end
+                two_nodes.remove_node(next(iter(two_nodes.worker_nodes)), allow_graceful=False)
+                kills += 1
+                second(two_nodes)
+    finally:
+        cluster.close()
+    assert kills == 2 and sum("lost a worker" in line for line in told) == 2, told
+    assert sorted(each.digest for each in outcomes) == sorted(each.digest for each in wanted)
+    assert not any(each.error for each in outcomes)
+    assert {path.name: path.read_bytes() for path in there.path.glob("*.png")} == \
+        {path.name: path.read_bytes() for path in here.path.glob("*.png")}
+
+
+@pytest.mark.parametrize(("address", "said"), [
+    ("ray://somewhere:10001", "expected auto, or HOST:PORT"), ("nowhere", "expected auto, or HOST"),
+    ("127.0.0.1:1", "no cluster of Ray answers at 127.0.0.1:1 .*begin one with `ray start --head`"),
+    ("127.0.0.1:99999", "no cluster of Ray answers at 127.0.0.1:99999")])
+def test_where_no_cluster_is(address: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        joined(address)
+
+
+def test_without_ray_there_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match="Ray is not installed: pip install 'smalti.ray.'"):
+        joined("auto")
