@@ -12,6 +12,8 @@ from click.testing import CliRunner, Result
 from onnx import parser
 
 from smalti.cli.main import root
+from smalti.runtime.cache import code_digest
+from smalti.runtime.known import GENERATORS
 
 MODEL = """
 <ir_version: 9, opset_import: ["" : 20]>
@@ -53,14 +55,26 @@ def test_a_model_is_tuned(model: Path, tmp_path: Path) -> None:
     assert entries and {(entry["threads"], entry["precision"]) for entry in entries} == {(1, "f32")}
 
 
-def test_one_store_takes_over_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_store_takes_over_another(tmp_path: Path) -> None:
+    code = code_digest(*GENERATORS)
     line = {"kernel": "k", "device": "d", "level": "avx2", "threads": 1, "precision": "f32",
-            "driver": "", "code": "c", "objective": "latency", "schedule": "MapSchedule(grain=4)",
+            "driver": "", "code": code, "objective": "latency", "schedule": "MapSchedule(grain=4)",
             "seconds": 1e-6, "ratio": 0.9, "verified": True, "at": "2026-01-01"}
-    (tmp_path / "one").write_text(json.dumps(line) + "\n")
+    other = {**line, "code": "c" * 64, "driver": "535.1"}
+    (tmp_path / "one").write_text("\n".join(map(json.dumps, (line, other))))
     result = run("tune", "--import", tmp_path / "one", "--export", tmp_path / "two")
-    assert result.exit_code == 0 and "1 measurements taken from" in result.stdout
+    assert result.exit_code == 0, result.output
+    where = f"avx2, threads 1, f32, latency, code {code[:12]}"
+    assert result.stdout.splitlines() == [
+        f"1 measurements taken from {tmp_path / 'one'}, 0 of them known here as well or better",
+        f"  1 of d, {where}",
+        f"1 measurements refused, of other code than this Smalti's, {code[:12]}",
+        "  1 of d, driver 535.1, avx2, threads 1, f32, latency, code cccccccccccc",
+        f"{tmp_path / 'two'}: 1 measurements", f"  1 of d, {where}"]
     assert json.loads((tmp_path / "two").read_text()) == line
+    (tmp_path / "three").write_text(json.dumps(other))
+    refused(run("tune", "--import", tmp_path / "three"), "all 1 measurements are of other code",
+            "driver 535.1", "export them with the same version")
 
 
 def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:

@@ -125,7 +125,10 @@ def test_one_store_takes_what_another_says(store: ScheduleStore, tmp_path: Path)
     store.note(replace(SCOPE, threads=1), "another", [WRONG])
     other = ScheduleStore(tmp_path / "other")
     lines = list(store.lines())
-    assert other.take([*lines, "\n"]) == 3 and list(other.lines()) == lines
+    found = other.take([*lines, "\n"], SCOPE.code)
+    assert found.taken == {SCOPE: 2, replace(SCOPE, threads=1): 1} == other.scopes()
+    assert not found.refused and found.known == 0 and list(other.lines()) == lines
+    assert other.take(lines, SCOPE.code).known == 3
     assert other.best(SCOPE) == store.best(SCOPE)
 
 
@@ -148,5 +151,26 @@ def entry(**changed: object) -> str:
 def test_a_line_that_is_no_measurement_is_refused(store: ScheduleStore, line: str,
                                                   why: str) -> None:
     with pytest.raises(InputError, match=why):
-        store.take([entry(), line])
+        store.take([entry(), line], "code")
     assert not list(store.lines())
+
+
+def test_of_two_measurements_a_verified_one_counts_then_the_later_one(store: ScheduleStore) -> None:
+    def after(*told: tuple[bool, str, float]) -> list[tuple[bool, str, float]]:
+        store.path.unlink(missing_ok=True)
+        for verified, at, ratio in told:
+            store.take([entry(verified=verified, at=at, ratio=ratio)], "code")
+        return [(each["verified"], each["at"], each["ratio"])
+                for each in map(json.loads, store.lines())]
+
+    old, new, wrong = (True, "2026-01", .9), (True, "2026-02", .8), (False, "2026-03", .7)
+    for first, second, kept in ((old, new, new), (new, old, new), (old, wrong, old),
+                                (wrong, old, old), (wrong, wrong, wrong)):
+        assert after(first, second) == [kept]
+
+
+def test_what_was_measured_with_other_code_is_refused(store: ScheduleStore) -> None:
+    found = store.take([entry(), entry(code="older", driver="535.1", device="a GPU")], "code")
+    [refused] = found.refused
+    assert str(refused) == "a GPU, driver 535.1, avx2, threads 2, f32, latency, code older"
+    assert [json.loads(line)["code"] for line in store.lines()] == ["code"]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from smalti.runtime.interface import Program
     from smalti.runtime.sources import Read
     from smalti.runtime.tuner import TunedKernel, Tuner
+    from smalti.tune.store import MeasurementScope
 
     Tunable = tuple[Program, dict[str, np.ndarray], Read]
     Shapes = dict[str, tuple[int, ...] | int]
@@ -82,19 +83,18 @@ def tune(model: str | None, budget: float, part: str | None, size: str | None,
             tune_one(program, inputs, read, budget / left, top)
             budget, left = budget - (time.monotonic() - started), left - 1
     if exported is not None:
-        from smalti.runtime.known import store
-
-        lines = list(store().lines())
-        replace_file(exported, "".join(f"{line}\n" for line in lines).encode())
-        click.echo(f"{exported}: {len(lines)} measurements")
+        give(exported)
     if model is None and exported is None and imported is None:
         raise InputError("nothing to do: give a MODEL, --import or --export")
 
 
 def take(path: Path) -> None:
     """Add the measurements that `smalti tune --export` wrote elsewhere to the store."""
-    from smalti.runtime.known import store
+    from smalti.runtime import cache
+    from smalti.runtime.known import GENERATORS, store
+    from smalti.tune.store import CODE_DIGITS
 
+    code = cache.code_digest(*GENERATORS)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -104,10 +104,32 @@ def take(path: Path) -> None:
         raise InputError(f"{path} is no text; give a file that `smalti tune --export` wrote"
                          ) from None
     try:
-        count = store().take(text.splitlines())
+        found = store().take(text.splitlines(), code)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    click.echo(f"{count} measurements taken from {path}")
+    if found.refused and not found.taken:
+        raise InputError(f"{path}: all {sum(found.refused.values())} measurements are of other "
+                         f"code than this Smalti's, {code[:CODE_DIGITS]}; export them with the "
+                         f"same version:{listed(found.refused)}")
+    click.echo(f"{sum(found.taken.values())} measurements taken from {path}, {found.known} of them "
+               f"known here as well or better{listed(found.taken)}")
+    if found.refused:
+        click.echo(f"{sum(found.refused.values())} measurements refused, of other code than this "
+                   f"Smalti's, {code[:CODE_DIGITS]}{listed(found.refused)}")
+
+
+def give(path: Path) -> None:
+    """Write the measurements of the store, and say where they are from."""
+    from smalti.runtime.known import store
+
+    lines = list(store().lines())
+    replace_file(path, "".join(f"{line}\n" for line in lines).encode())
+    click.echo(f"{path}: {len(lines)} measurements{listed(store().scopes())}")
+
+
+def listed(scopes: Mapping[MeasurementScope, int]) -> str:
+    """Where measurements are from, a line each."""
+    return "".join(f"\n  {count} of {scope}" for scope, count in scopes.items())
 
 
 def tune_one(program: Program, inputs: dict[str, np.ndarray], read: Read, seconds: float,

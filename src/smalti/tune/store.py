@@ -17,7 +17,7 @@ import json
 import logging
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
@@ -44,6 +44,8 @@ CREATE TABLE IF NOT EXISTS measured (
     PRIMARY KEY (kernel, device, level, threads, precision, driver, code, objective, schedule)
 ) WITHOUT ROWID;
 """
+CODE_DIGITS = 12
+"""Of the hash of code, for people."""
 KINDS = {"str": str, "int": int, "float": float, "bool": bool}
 DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 Result = TypeVar("Result")
@@ -64,6 +66,11 @@ class MeasurementScope:
     driver: str = ""
     objective: str = "latency"
 
+    def __str__(self) -> str:
+        driver = f", driver {self.driver}" if self.driver else ""
+        return (f"{self.device}{driver}, {self.level}, threads {self.threads}, {self.precision}, "
+                f"{self.objective}, code {self.code[:CODE_DIGITS]}")
+
 
 @dataclass(frozen=True)
 class MeasuredSchedule:
@@ -77,9 +84,21 @@ class MeasuredSchedule:
     at: str = ""
 
 
+@dataclass(frozen=True)
+class TakenOver:
+    """What came of the lines of another store: measurements by their scopes, those that were
+    refused since they are of other code, and how many were known as well here, or better."""
+
+    taken: Mapping[MeasurementScope, int]
+    refused: Mapping[MeasurementScope, int]
+    known: int
+
+
 NAMES = ("kernel", *(f.name for f in fields(MeasurementScope)),
          *(f.name for f in fields(MeasuredSchedule)))
 COLUMNS, VALUES = ", ".join(NAMES), ", ".join("?" * len(NAMES))
+OVER = ", ".join(f"{f.name} = excluded.{f.name}" for f in fields(MeasuredSchedule)[1:])
+NEWER = "WHERE (excluded.verified, excluded.at) > (measured.verified, measured.at)"
 WHERE = " AND ".join(f"{f.name} = ?" for f in fields(MeasurementScope))
 
 
@@ -135,34 +154,54 @@ class ScheduleStore:
             entry = dict(zip(NAMES, row, strict=True))
             yield json.dumps({**entry, "verified": bool(entry["verified"])})
 
-    def take(self, lines: Iterable[str]) -> int:
-        """Keep what `lines` of another store say; how many there were.
+    def take(self, lines: Iterable[str], code: str) -> TakenOver:
+        """Keep what `lines` of another store say, which was measured with this `code`; what was
+        measured with another one is refused, since its kernels are others.
 
-        All are kept or none. Raises InputError naming a line that is not one of `lines`.
+        Where both know a schedule of a kernel in a scope, one that was verified counts, else the
+        later one. All lines are understood or none is kept: raises InputError naming one that is
+        none of `lines`.
         """
         kernels, rows = {}, []
+        taken, refused = dict[MeasurementScope, int](), dict[MeasurementScope, int]()
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             kernel, scope, measured = _entry(line, number)
-            kernels[digest(kernel)] = kernel
-            rows.append((digest(kernel), *astuple(scope), *astuple(measured)))
-        self._write(list(kernels.items()), rows)
-        return len(rows)
+            counted = taken if scope.code == code else refused
+            counted[scope] = counted.get(scope, 0) + 1
+            if scope.code == code:
+                kernels[digest(kernel)] = kernel
+                rows.append((digest(kernel), *astuple(scope), *astuple(measured)))
+        changed = self._write(list(kernels.items()), rows, NEWER)
+        return TakenOver(taken, refused, len(rows) - changed)
+
+    def scopes(self) -> dict[MeasurementScope, int]:
+        """Where it has measurements, and how many."""
+        if not self.path.exists():
+            return {}
+        names = ", ".join(f.name for f in fields(MeasurementScope))
+        rows: list[tuple] = self._using(lambda known: known.execute(
+            f"SELECT {names}, count(*) FROM measured GROUP BY {names} ORDER BY {names}"
+            ).fetchall(), [], "read")
+        return {MeasurementScope(*row[:-1]): row[-1] for row in rows}
 
     # ------------------------------------------------------------------ the file
 
-    def _write(self, kernels: Sequence[tuple[str, str]], rows: Sequence[tuple]) -> None:
+    def _write(self, kernels: Sequence[tuple[str, str]], rows: Sequence[tuple],
+               where: str = "") -> int:
+        """Write rows, over those that are there `where` it is so; how many were written."""
         if not rows:
-            return
+            return 0
 
-        def write(known: sqlite3.Connection) -> None:
+        def write(known: sqlite3.Connection) -> int:
             with known:
                 known.executemany("INSERT OR IGNORE INTO kernels VALUES (?, ?)", kernels)
-                known.executemany(f"INSERT OR REPLACE INTO measured ({COLUMNS}) VALUES ({VALUES})",
-                                  rows)
+                return known.executemany(
+                    f"INSERT INTO measured ({COLUMNS}) VALUES ({VALUES}) ON CONFLICT DO UPDATE SET "
+                    f"{OVER} {where}", rows).rowcount
 
-        self._using(write, None, "write")
+        return self._using(write, 0, "write")
 
     def _using(self, action: Callable[[sqlite3.Connection], Result], otherwise: Result,
                what: str) -> Result:
