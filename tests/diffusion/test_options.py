@@ -187,6 +187,14 @@ def test_a_text_gives_back_what_made_it(options: dict[str, Any]) -> None:
         assert getattr(again, option.name) == getattr(asked, option.name), option.name
 
 
+def test_a_text_says_that_8_bits_made_it() -> None:
+    asked = request(SD15, PictureOptions("a cat"), memory_bytes=2**40, precision="int8")
+    text = str(written(asked))
+    assert "Precision: int8, Model: model" in text and read(parse(text)).precision == "int8"
+    plain = str(written(replace(asked, precision="")))
+    assert "Precision" not in plain and not read(parse(plain)).precision
+
+
 def test_layers_that_are_skipped_come_back() -> None:
     """With their numbers, which stand in two pairs of the text."""
     asked = PictureOptions("x", guide=Guide(skip=SkipLayers((1, 2), 3.0, 0.1, 0.3)))

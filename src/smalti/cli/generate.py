@@ -70,7 +70,7 @@ def generate(prompt: str | None, source: str | None, output: str, **given: Any) 
     pipe = pipeline.load(given.pop("model"), progress=show_progress, keep=False,
                          **adapters(given, settings), **given)
     if source is not None and settings is not None:
-        tell_missing(source, settings, pipe.name)
+        tell_missing(source, settings, pipe.name, given["precision"])
     work = pipe.steps(controls=read_controls(**files), **options)
     if preview is not None:
         work = previewed(work, smalti.Preview.load(preview, threads, pipe.placement.of("decoder")),
@@ -112,13 +112,16 @@ def adapters(given: dict[str, Any], settings: Any) -> dict[str, Any]:
             "embeddings": (*given.pop("embeddings"), *given.pop("embedding_dirs"))}
 
 
-def tell_missing(source: str, settings: Any, model: str) -> None:
+def tell_missing(source: str, settings: Any, model: str, precision: str) -> None:
     """Say what made a picture besides what is at hand now."""
     lines = [f"was made with {text}" for text in settings.missing.values()]
     lines += [f"was made with the adapter {use.name}: give --lora-dir FOLDER"
               for use in settings.adapters]
     if settings.model not in (None, model):
         lines.append(f"was made by the model {settings.model}, this is {model}: give --model PATH")
+    if settings.precision not in ("", precision):
+        lines.append(f"was made with precision {settings.precision}: give --precision "
+                     f"{settings.precision}")
     lines += [f"says {key}: {value:.60}, which is not understood and left out"
               for key, value in settings.unknown.items()]
     for line in lines:

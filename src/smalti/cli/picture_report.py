@@ -25,7 +25,7 @@ def picture_report(file: Path) -> str:
     found = read(parse(text))
     lines = [f"{file}: a picture of {width} x {height}"
              + (f", made by {found.version}" if found.version else "")]
-    rows = [("model", found.model or "")]
+    rows = [("model", found.model or ""), ("precision", found.precision)]
     rows += [(option.name.replace("_", " "), _shown(found.options[option.name]))
              for option in by_group() if option.name in found.options]
     rows += [("adapter", f"{use.name}:{use.weight:g}") for use in found.adapters]

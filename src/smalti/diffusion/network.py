@@ -14,10 +14,9 @@ import numpy as np
 from smalti.diffusion.control import Controls
 from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.guidance import KEEP
-from smalti.diffusion.submodels import Shape, Submodels
+from smalti.diffusion.submodels import MODULATION, Shape, Submodels
 
 Floats = np.ndarray
-MODULATION = "modulation"
 MODULATING = ("timesteps", "pooled", "guidance")
 """What the modulations of a denoiser are made of, where they are a part of their own."""
 

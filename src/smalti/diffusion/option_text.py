@@ -54,6 +54,8 @@ def written(asked: Request, number: int = 0) -> Parameters:
         pairs["Tiling"] = pairs.pop("Tiling")
     pairs |= {f"ControlNet {number}": control.text()
               for number, control in enumerate(asked.controls)}
+    if asked.precision:
+        pairs["Precision"] = asked.precision
     return Parameters(asked.prompt, asked.negative_prompt, {
         **pairs, "Model": asked.model, "Version": f"Smalti {__version__}"})
 
@@ -81,14 +83,16 @@ class PictureText:
     """What a text says of how a picture was made.
 
     `options` are those of `PictureOptions`, the prompts among them; `adapters` are named with their
-    weights. `missing` says of files that the text names and does not hold what to give, by the
-    name of the option; `unknown` are pairs that are not understood.
+    weights; `precision` is "" where nothing is said of it. `missing` says of files that the text
+    names and does not hold what to give, by the name of the option; `unknown` are pairs that are
+    not understood.
     """
 
     options: dict[str, Any]
     adapters: list[AdapterUse] = field(default_factory=list)
     model: str | None = None
     version: str = ""
+    precision: str = ""
     missing: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
 
@@ -130,6 +134,7 @@ def read(parameters: Parameters) -> PictureText:
     found = PictureText({"prompt": parameters.prompt,
                          "negative_prompt": parameters.negative_prompt})
     found.model, found.version = take("Model"), take("Version") or ""
+    found.precision = take("Precision") or ""
     if (size := take("Size")) is not None:
         found.options["width"], found.options["height"] = _size(size)
     strength, upscaler = take(STRENGTH), take("Hires upscaler")

@@ -16,6 +16,7 @@ from pathlib import Path
 from smalti import checkpoint
 from smalti.checkpoint.adapters import Adapted, Fit, WeightedAdapter
 from smalti.checkpoint.folder import model_name
+from smalti.compiler.options import ROUNDED
 from smalti.diffusion.adapters import Adapters, Entry, few_steps, labels
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
 from smalti.diffusion.fit import check_parts, check_refiner, size_warnings, word_warnings
@@ -148,7 +149,8 @@ class Pipeline:
             size=None if changed is None else (changed.width, changed.height),
             refiner=None if self._refiner is None else model_name(
                 self._refiner.checkpoint.report.path),
-            loras=labels(self._adapters.given))
+            loras=labels(self._adapters.given),
+            precision=ROUNDED if self._submodels.precision == ROUNDED else "")
         second = asked.second_pass()
         larger = None if asked.second is None else (second.width, second.height)
         texts = (asked.prompt, asked.negative_prompt)

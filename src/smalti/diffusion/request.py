@@ -37,7 +37,8 @@ class Request(PictureOptions):
 
     `model` and `refiner` are the names of models, `loras` names and weights of adapters. `change`
     are the options of img2img, None where the picture is made from noise alone; `variation` is how
-    the first noise differs from that of the seed, `second` the hires pass.
+    the first noise differs from that of the seed, `second` the hires pass. `precision` is what a
+    picture should say of that: "" for those that differ from f32 by what nobody sees.
     """
 
     steps: int
@@ -52,6 +53,7 @@ class Request(PictureOptions):
     change: Img2Img | None = None
     variation: Variation | None = None
     second: Hires | None = None
+    precision: str = ""
 
     def __post_init__(self, guide: Guide | None) -> None:
         """Nothing is left to be checked."""
@@ -84,7 +86,7 @@ class Request(PictureOptions):
 def request(config: ModelConfig, options: PictureOptions, *, model: str = "model",
             memory_bytes: int, change: Img2Img | None = None,
             size: tuple[int, int] | None = None, refiner: str | None = None,
-            loras: tuple[str, ...] = ()) -> Request:
+            loras: tuple[str, ...] = (), precision: str = "") -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
     `change` and `size` are those of img2img. Raises InputError that says what was
@@ -131,7 +133,7 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
         filled |= {"hires_strength": larger.strength, "hires_steps": larger.steps}
     given = {each.name: getattr(options, each.name) for each in fields(PictureOptions)}
     return Request(**{**given, **filled}, model=model, refiner=refiner, loras=loras, change=change,
-                   variation=varied, second=larger)
+                   variation=varied, second=larger, precision=precision)
 
 
 def _or(value: Any, default: Any) -> Any:

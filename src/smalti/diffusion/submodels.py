@@ -6,6 +6,7 @@ what was noted on the way belong to one picture, and so to one `Submodels`.
 
 from __future__ import annotations
 
+import os.path
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,21 +14,25 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from smalti import settings
 from smalti.checkpoint import Checkpoint
 from smalti.checkpoint.adapters import Adapted, WeightedAdapter, changed
 from smalti.checkpoint.embeddings import Embedding
 from smalti.checkpoint.tensors import held_as
 from smalti.compiler.options import ROUNDED
+from smalti.diffusion import rounding
 from smalti.diffusion.placement import PartDevices
 from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, ignore
 from smalti.errors import InputError
 from smalti.families.parts import ModelPart, parts
 from smalti.graph import Graph
 from smalti.graph.quantised import FORMATS, of_eight_bits
-from smalti.runtime import Program, compile_graph
-from smalti.runtime.choice import of_wide_range
+from smalti.runtime import Program, cache, compile_graph
+from smalti.runtime.choice import described, of_wide_range
 from smalti.runtime.supervisor import Account, Supervisor
 
+MODULATION = "modulation"
+"""The part that makes the modulations of a denoiser, where they are one of their own."""
 Shape = tuple[Hashable, ...]
 """What a part is compiled for: the arguments of its graph."""
 
@@ -54,7 +59,8 @@ class Submodels:
     made, None
     for single runs; `said` is what was done because memory was short, and `texts` what text
     encoders have given for it; `accounts` say of each part what trying schedules has cost it, and
-    `runs` how often it ran for which shape.
+    `runs` how often it ran for which shape; `decided` are the weights of a part that are not
+    rounded to 8 bits, whatever the picture.
     """
 
     checkpoint: Checkpoint
@@ -72,6 +78,7 @@ class Submodels:
     texts: dict[Hashable, dict[str, np.ndarray]] = field(default_factory=dict)
     accounts: dict[str, Account] = field(default_factory=dict)
     runs: dict[tuple[str, Shape], PartRuns] = field(default_factory=dict)
+    decided: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Adapted:
@@ -143,6 +150,7 @@ class Submodels:
 
     def _ready(self, part: str, shape: Shape) -> Resident:
         """The program of `part` that `residents` hold."""
+        self.kept(part)  # measured first, so that the program shares weights with what measures
         return self.residents_of(part).ready(Wanted(
             self.key(part), self._title(part), shape, self.weights,
             partial(self._built, part, shape), self._differing, self._takes, self.user,
@@ -221,7 +229,52 @@ class Submodels:
             progress=lambda done, total: self.progress(f"compiling {title}: {done} of {total}"),
             like=like,
             device=self.placement.of_part(part),
+            kept=self.kept(part),
         )
+
+    def kept(self, part: str) -> tuple[str, ...]:
+        """The weights of a part that are not rounded to integers of 8 bits, since their layers do
+        not stand it: measured once for a checkpoint (see `rounding`)."""
+        if self.precision_of(part) != ROUNDED:
+            return ()
+        if part not in self.decided:
+            start = self.parts[part].graph(*self.parts[part].smallest)
+            key = "\n".join(map(str, (
+                "layers that do not stand 8 bits", self.checkpoint.config, settings.target(),
+                described(self.placement.of_part(part)).features,
+                self.checkpoint.digest(os.path.commonprefix([*start.parameters])))))
+            known = cache.get(key)
+            if known is None:
+                known = "\n".join(self._measured(part)).encode()
+                cache.put(key, known)
+            self.decided[part] = tuple(known.decode().split("\n")) if known else ()
+        return self.decided[part]
+
+    def _measured(self, part: str) -> tuple[str, ...]:
+        """What `kept` gives, from a small evaluation with the weights of the checkpoint alone."""
+        plain = self.using(self.adapted(()))
+        shape = rounding.enlarged(self.parts[part].smallest)
+        graph = plain.graph(part, shape)
+        time = (rounding.TIME_OF_EDM if self.checkpoint.config.prediction.startswith("edm")
+                else rounding.TIME)
+        inputs, taps = rounding.noise(graph, time), rounding.tapped(graph)
+        if MODULATION in graph.inputs:
+            made = rounding.noise(plain.graph(MODULATION, (1,)), time)
+            (inputs[MODULATION],) = plain.run(MODULATION, (1,), **made).values()
+        self.progress(f"measuring which layers of {self.parts[part].title} stand 8 bits")
+
+        def built(like: Program | None) -> Program:
+            return compile_graph(graph, precision=ROUNDED, threads=self.threads,
+                                 weights=plain.dtypes(graph), like=like,
+                                 device=self.placement.of_part(part))
+
+        residents = self.residents_of(part)
+        with residents.turn:
+            program = residents.ready(Wanted(
+                self.key(part), self._title(part), ("measured", *shape), plain.weights, built,
+                plain._differing, plain._takes, None, self.progress, self.say)).program
+            outputs = program.run_checked(inputs)
+        return rounding.too_imprecise(taps, outputs, plain.weights.floats, plain.weights.drop)
 
     def precision_of(self, part: str) -> str:
         """The precision of a part: values of an autoencoder, of T5 and of language models do not

@@ -15,7 +15,8 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
                   weights: Mapping[str, str] = ALL_F32,
                   objective: str = "latency",
                   progress: Callable[[int, int], None] | None = None,
-                  like: Program | None = None, device: str = "cpu") -> Program:
+                  like: Program | None = None, device: str = "cpu",
+                  kept: Collection[str] = ()) -> Program:
     """A program that computes `graph`, natively where kernels exist, else by numpy.
 
     `device` is the CPU, or a GPU by its id (see `smalti.devices`): what is said of threads and
@@ -24,9 +25,9 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     `precision` "bf16" halves the bytes of weights and of what is stored between kernels, and the
     time of products where the CPU multiplies bf16; sums, statistics, softmax, inputs and outputs
     are f32 whatever it is ("auto" is f32; see `fuse.precision`). With "int8" large layers multiply
-    integers of 8 bits (see `rewrite.rounding`), and all else is bf16, or f32 where the CPU does not
-    multiply bf16. `target` forces a feature level of
-    x86 (avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16) or AArch64 (neon, neon_bf16). Inputs
+    integers of 8 bits (see `rewrite.rounding`), but those whose weights are `kept`, and all else is
+    bf16, or f32 where the CPU does not multiply bf16. `target` forces a feature level of x86 (avx2,
+    avx2_vnni, avx512, avx512_vnni, avx512_bf16) or AArch64 (neon, neon_bf16). Inputs
     named in `held` are expected to stay the same for many runs: what depends on no other is
     computed again only when one of them changes. `weights` names the dtype of parameters that will
     be given as "f16" or "bf16", or as `Quantised` of one of its `FORMATS`: those that fill memory
@@ -47,4 +48,4 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     """
     return driver_of(device).compiled(
         device, graph, precision=precision, threads=threads, target=target, held=held,
-        weights=weights, objective=objective, progress=progress, like=like)
+        weights=weights, objective=objective, progress=progress, like=like, kept=kept)

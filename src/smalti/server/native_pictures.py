@@ -128,7 +128,8 @@ def read_metadata(site: Site, call: Asking) -> Any:
     found = read(parse(text))
     return {"text": text, "options": {name: as_json(value)
                                       for name, value in found.options.items()},
-            "model": found.model, "version": found.version, "missing": found.missing,
+            "model": found.model, "version": found.version,
+            "precision": found.precision, "missing": found.missing,
             "unknown": found.unknown,
             "loras": [{"name": each.name, "weight": each.weight, "text_weight": each.text_weight}
                       for each in found.adapters]}

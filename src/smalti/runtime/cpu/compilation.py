@@ -22,11 +22,11 @@ def compile_here(device: str, graph: Graph, *, precision: str = "f32", threads: 
                   weights: Mapping[str, str] = ALL_F32,
                   objective: str = "latency",
                   progress: Callable[[int, int], None] | None = None,
-                  like: Program | None = None) -> Program:
+                  like: Program | None = None, kept: Collection[str] = ()) -> Program:
     """The program of `graph` on the CPU `device`; the other options are those of
     `compile_graph`."""
     name = target or best_level()
-    recipe = recipe_of(graph, precision, held, threads, weights, objective, name or LEAST)
+    recipe = recipe_of(graph, precision, held, threads, weights, objective, name or LEAST, kept)
     if name is None:
         return ReferenceProgram(graph, recipe)
     level(name)

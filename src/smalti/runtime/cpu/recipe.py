@@ -22,12 +22,13 @@ LEAST = "avx2"
 
 def recipe_of(graph: Graph, precision: str = "f32", held: Collection[str] = (),
               threads: int | None = None, weights: Mapping[str, str] = ALL_F32,
-              objective: str = "latency", usual: str = LEAST) -> Recipe:
+              objective: str = "latency", usual: str = LEAST,
+              kept: Collection[str] = ()) -> Recipe:
     """A recipe for the CPU of options as `compile_graph` takes them, with the same errors."""
     level(usual)
     options = all_options.checked(graph, TARGETS[usual], None, "the CPU", precision=precision,
                                   held=held, threads=threads, weights=weights,
-                                  objective=objective)
+                                  objective=objective, kept=kept)
     targets = tuple(TARGETS[name] for name in LEVELS)
     return Recipe(graph, options, TARGETS[usual], targets, limits_here, knowledge_here)
 

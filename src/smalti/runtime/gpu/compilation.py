@@ -25,15 +25,15 @@ def compile_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collec
                 threads: int | None = None, target: str | None = None,
                 weights: Mapping[str, str] = ALL_F32, objective: str = "latency",
                 progress: Callable[[int, int], None] | None = None,
-                like: Program | None = None) -> DeviceProgram:
+                like: Program | None = None, kept: Collection[str] = ()) -> DeviceProgram:
     """A program that computes `graph` on `gpu`.
 
     `precision` "f16" stores values between kernels and weights of products as f16, "bf16" as that,
     where the device stores 16 bits; sums, statistics, softmax, inputs and outputs are f32. "auto"
     is f16 where the device has it, else f32. The other options are as for `compile_graph`; `like`
-    is of use in `bind` only. Raises InputError for an unknown precision or one that the device
-    lacks, UnsupportedError for what it has no room for, DeviceError for a GPU that computes
-    something else than the CPU.
+    is of use in `bind` only, `kept` with a precision of CPUs. Raises InputError for an unknown
+    precision or one that the device lacks, UnsupportedError for what it has no room for,
+    DeviceError for a GPU that computes something else than the CPU.
     """
     if target not in (None, gpu.target.name):
         raise InputError(f"{gpu.device.id} runs {gpu.target.name}, not {target}; give no target")

@@ -1,0 +1,90 @@
+"""Which layers stand integers of 8 bits: found by measuring, once for a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from smalti import checkpoint
+from smalti.diffusion import rounding, submodels
+from smalti.diffusion.rounding import ERROR_MAX, ROWS_MAX, error, noise, tapped, too_imprecise
+from smalti.diffusion.submodels import Submodels
+from smalti.graph import Graph, evaluate
+from smalti.nn import linear
+from smalti.runtime.reference import ReferenceProgram
+
+
+def layers() -> Graph:
+    """Linear layers, a convolution of one pixel and one of 3 x 3."""
+    g = Graph("layers")
+    x = g.apply("tanh", linear(g.input("latent", (2, 70, 24)), "a", 32))
+    image = x.transpose(0, 2, 1).reshape(2, 32, 7, 10)
+    image = g.apply("tanh", g.apply("conv", image, g.parameter("b", (48, 32, 1, 1))))
+    image = g.apply("conv", image, g.parameter("c", (8, 48, 3, 3)), pads=(1, 1, 1, 1))
+    g.output("y", linear(image, "d", 4))
+    return g
+
+
+def numbers(graph: Graph) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return {name: rng.standard_normal(value.shape).astype(np.float32)
+            for name, value in graph.parameters.items()}
+
+
+def test_rows_of_what_layers_read_come_out() -> None:
+    graph = layers()
+    taps, weights = tapped(graph), numbers(graph)
+    assert [tap.name for tap in taps] == ["a.weight", "b", "d.weight"]  # none of 3 x 3
+    outputs = evaluate(graph, noise(graph, 500.0), weights)
+    assert {outputs[tap.output].shape[0] for tap in taps} == {ROWS_MAX}
+    first, second, _ = (outputs[tap.output] for tap in taps)
+    product = first @ taps[0].weight(weights["a.weight"]) + weights["a.bias"]
+    assert np.allclose(np.tanh(product[:6]), second[:6], atol=1e-5)
+    assert np.array_equal(taps[1].weight(weights["b"]), weights["b"][:, :, 0, 0].T)
+
+
+def test_a_layer_with_one_large_channel_is_named() -> None:
+    graph = layers()
+    taps, weights, left = tapped(graph), numbers(graph), []
+    inputs = noise(graph, 500.0)
+    outputs = evaluate(graph, inputs, weights)
+    assert not too_imprecise(taps, outputs, weights.__getitem__, left.append)
+    assert left == [tap.name for tap in taps]
+    inputs["latent"][..., 7] *= 300
+    weights["a.weight"][:, 7] /= 300
+    outputs = evaluate(graph, inputs, weights)
+    assert too_imprecise(taps, outputs, weights.__getitem__, left.append) == ("a.weight",)
+
+
+def test_the_error_is_that_of_both_factors() -> None:
+    x, w = np.random.default_rng(0).standard_normal((2, 64, 512)).astype(np.float32)
+    assert 0.009 < error(x, w.T) < 0.016 < ERROR_MAX
+    assert error(np.ones((4, 8), np.float32), np.ones((8, 3), np.float32)) < 1e-6
+    assert error(np.zeros((4, 8), np.float32), np.ones((8, 3), np.float32)) == 0
+
+
+@pytest.mark.filterwarnings("ignore:this CPU is neither")
+def test_measured_once_for_a_checkpoint(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All layers are off by more than nothing, and so stay. Programs are those of the reference."""
+    asked = []
+
+    def compiled(graph: Graph, **options) -> ReferenceProgram:
+        asked.append(options)
+        return ReferenceProgram(graph)
+
+    monkeypatch.setattr(submodels, "compile_graph", compiled)
+    monkeypatch.setattr(rounding, "ERROR_MAX", 0.0)
+    monkeypatch.setattr(rounding, "SIDE", 4)
+    first, again = (Submodels(checkpoint.load(model_path), "int8", threads=1) for _ in range(2))
+    kept = first.kept("unet")
+    assert kept and all(name.endswith("weight") for name in kept)
+    assert first.kept("text") == first.kept("vae") == ()
+    assert first.using(first.adapted(())).kept("unet") is kept
+    monkeypatch.setattr(rounding, "too_imprecise", None)
+    assert again.kept("unet") == kept and len(asked) == 1
+    again.compiled("unet", again.graph("unet", (1, 4, 4, 77)))
+    assert (asked[-1]["precision"], asked[-1]["kept"]) == ("int8", kept)
+    again.compiled("vae", again.graph("vae", (4, 4)))
+    assert asked[-1]["precision"] in ("f32", "bf16") and not asked[-1]["kept"]
