@@ -29,10 +29,12 @@ from smalti.models.config import (
     SDXL_VAE,
     SSD1B_UNET,
     VEGA_UNET,
+    WAN_VAE,
     ModelConfig,
 )
 from smalti.models.language_config import QWEN3_4B
 from smalti.models.transformer_config import (
+    ANIMA,
     CHROMA,
     FLUX2_KLEIN_4B,
     FLUX_DEV,
@@ -55,6 +57,8 @@ SD3 = {**FLOW, "flow_shift": 3.0, "default_steps": 28, "default_guidance": 4.5,
 FLUX = {**FLOW, "default_guidance": 1.0, "default_noise": "trailing"}
 LARGE = {"default_width": 1024, "default_height": 1024}
 
+QWEN3_SMALL = replace(QWEN3_4B, hidden_size=1024, mlp_size=3072, layers=28, heads=16)
+"""That of 0.6 billion parameters."""
 PUBLISHED = {  # configuration, and parameters of the denoiser (with learned positions)
     "SD 1.5": (ModelConfig("sd1", {"clip_l": CLIP_L}, SD1_UNET, SD_VAE), 859_520_964),
     "SD 1.5 inpainting": (ModelConfig(
@@ -82,6 +86,8 @@ PUBLISHED = {  # configuration, and parameters of the denoiser (with learned pos
         **FLUX, "default_steps": 30, "default_guidance": 4.0, "flow_shift": 6.0}), 6_154_908_736),
     "FLUX.2 klein 4B": (ModelConfig("flux2", {"qwen3": QWEN3_4B}, FLUX2_KLEIN_4B, FLUX2_VAE, **{
         **FLUX, "default_steps": 4, "flow_shift": None}), 3_876_000_000),
+    "Anima": (ModelConfig("anima", {"qwen3": QWEN3_SMALL}, ANIMA, WAN_VAE, **{
+        **FLUX, "default_steps": 30, "default_guidance": 4.0, "flow_shift": 3.0}), 2_091_000_000),
 }
 
 

@@ -234,13 +234,13 @@ def test_another_autoencoder_is_put_in(model: Path, tmp_path: Path) -> None:
 def test_separate_parts_become_one_file(tmp_path: Path, family: str) -> None:
     config = tiny_families.WORDLESS[family]
     weights = tiny_families.random_weights(config)
-    bare = tiny_families.DENOISER if family in ("sd1", "sd2", "sdxl") else ""
+    bare = "" if family in ("sd3", *tiny_families.NEWER) else tiny_families.DENOISER
     denoiser = tiny_families.write(tmp_path / "model.safetensors", tiny_families.part(
         weights, tiny_families.DENOISER, bare))
     texts = [tiny_families.write(tmp_path / f"{name}.safetensors", tiny_families.text_encoder(
         config, weights, name)) for name in config.texts]
     vae = tiny_families.write(tmp_path / "vae.safetensors",
-                              tiny_families.part(weights, tiny_families.VAE))
+                              tiny_families.autoencoder(config, weights))
     expected = checkpoint.load(denoiser, texts, vae)
     for ending in ("safetensors", "gguf"):
         path = converted(denoiser, tmp_path / f"whole.{ending}", text_encoders=texts, vae=vae)

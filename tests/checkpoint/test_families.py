@@ -43,8 +43,10 @@ def test_a_whole_file(tmp_path: Path, family: str) -> None:
     assert str(report).endswith("loads       yes")
 
 
-@pytest.mark.parametrize("prefix", ["", "model.", "diffusion_model.", "model.diffusion_model."])
-@pytest.mark.parametrize("family", ["sd3", "flux", "chroma", "z-image", "flux2"])
+@pytest.mark.parametrize(("family", "prefix"), [
+    *((family, prefix) for family in ("sd3", *tiny.NEWER)
+      for prefix in ("", "model.", "diffusion_model.", "model.diffusion_model.")),
+    ("anima", "net.")])
 def test_separate_files(tmp_path: Path, family: str, prefix: str) -> None:
     config = FAMILIES[family]
     weights = tiny.random_weights(config)
@@ -61,7 +63,7 @@ def test_separate_files(tmp_path: Path, family: str, prefix: str) -> None:
     assert f"--vae {vae_file}, from Python with text_encoders=" in str(caught.value)
     texts = [tiny.write(tmp_path / f"{name}.safetensors",
                         tiny.text_encoder(config, weights, name)) for name in config.texts]
-    vae = tiny.write(tmp_path / "ae.safetensors", tiny.part(weights, tiny.VAE))
+    vae = tiny.write(tmp_path / "ae.safetensors", tiny.autoencoder(config, weights))
     assert_same(load(path, texts, vae), config, weights)
 
 

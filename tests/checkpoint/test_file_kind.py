@@ -88,6 +88,12 @@ FILES = {
         {UNET + "cap_pad_token": (1, 3840), UNET + "noise_refiner.0.attention.qkv.weight": (3, 3)},
         {"cap_pad_token": (1, 3840), "noise_refiner.0.attention.norm_k.weight": (128,)},
     ],
+    "anima": [
+        {"net.blocks.0.adaln_modulation_self_attn.1.weight": (256, 2048),
+         "net.llm_adapter.blocks.0.cross_attn.q_proj.weight": (9, 9)},
+        {UNET + "blocks.0.adaln_modulation_self_attn.1.weight": (256, 2048),
+         UNET + "llm_adapter.blocks.0.cross_attn.q_proj.weight": (9, 9)},
+    ],
     "z-image-controlnet": [{"control_all_x_embedder.2-1.weight": (3840, 132),
                             "control_layers.0.after_proj.weight": (9, 9)}],
     "z-image-omni": [{"siglip_embedder.0.weight": (9,), "cap_pad_token": (1, 9),
@@ -172,7 +178,7 @@ def test_families_that_are_read():
         "sd1": "sd1", "sd1-inpaint": "sd1", "sd1-pix2pix": "sd1", "unet": "sd1", "sd2": "sd2",
         "sdxl": "sdxl", "sdxl-refiner": "sdxl-refiner", "sd3": "sd3", "flux-dev": "flux",
         "flux-schnell": "flux", "chroma": "chroma", "z-image": "z-image",
-        "flux2": "flux2"}
+        "flux2": "flux2", "anima": "anima"}
 
 
 @pytest.mark.parametrize("family", [f for f in FILES if MODELS[f] and f != "sd1"])
@@ -191,7 +197,7 @@ def test_foreign_files_are_named_when_loaded(tmp_path, family):
     save_file(
         {name: np.broadcast_to(np.float16(0), shape).copy() for name, shape in shapes.items()}, path
     )
-    with pytest.raises(UnknownFamilyError, match="Smalti reads checkpoints of Chroma,") as caught:
+    with pytest.raises(UnknownFamilyError, match="Smalti reads checkpoints of Anima,") as caught:
         load(path)
     words = next(kind.words for kind in kinds() if kind.id == family)
     assert words in str(caught.value)

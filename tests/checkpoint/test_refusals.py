@@ -26,7 +26,7 @@ VAES = {"sd1": "vae-ft-mse-840000-ema-pruned", "sd2": "vae-ft-mse-840000-ema-pru
         "chroma": "ae"}
 """What the files of autoencoders are called."""
 
-UNREAD_PARTS = {"autoencoder of films": "wan-vae", "image encoder": "image-encoder"}
+UNREAD_PARTS = {"autoencoder of films": "wan22-vae", "image encoder": "image-encoder"}
 
 Stored = dict[str, np.ndarray]
 

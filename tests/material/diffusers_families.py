@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import tiny_families as tiny
-from transformer_peers import flux2_module, z_image_module
+from transformer_peers import anima_module, anima_text_module, flux2_module, z_image_module
 
 from smalti.benchmark import peers
 from smalti.diffusion import byte_bpe
 from smalti.diffusion.t5_tokenizer import shipped
 from smalti.diffusion.tokenizer import END, encode
 from smalti.families.language import CHATML, CHATML_ANSWER
-from smalti.models.config import ClipTextConfig
+from smalti.models.config import CausalVaeConfig, ClipTextConfig
 from smalti.models.language_config import LanguageConfig
 from smalti.models.transformer_config import T5Config, ZImageConfig
 
@@ -113,9 +113,16 @@ def text_encoder(config: ClipTextConfig | T5Config | LanguageConfig) -> Any:
 
 def autoencoder(family: str) -> Any:
     import torch
-    from diffusers import AutoencoderKL, AutoencoderKLFlux2
+    from diffusers import AutoencoderKL, AutoencoderKLFlux2, AutoencoderKLQwenImage
 
     config = tiny.FAMILIES[family].vae
+    if isinstance(config, CausalVaeConfig):
+        return AutoencoderKLQwenImage(
+            base_dim=config.channels, z_dim=config.z_channels,
+            dim_mult=[width // config.channels for width in config.block_channels],
+            num_res_blocks=config.res_blocks,
+            temperal_downsample=[True] * (len(config.block_channels) - 1),
+            latents_mean=list(config.latents_mean), latents_std=list(config.latents_std))
     shared = dict(
         latent_channels=config.inner_channels, block_out_channels=config.block_channels,
         layers_per_block=config.res_blocks, norm_num_groups=config.norm_groups,
@@ -152,6 +159,8 @@ def transformer(family: str) -> Any:
         return z_image_transformer(config)
     if family == "flux2":
         return flux2_module(config)
+    if family == "anima":
+        return anima_module(config)
     shared = dict(in_channels=4 * config.in_channels, num_layers=config.double_blocks,
                   num_single_layers=config.single_blocks, attention_head_dim=config.head_dim,
                   num_attention_heads=config.heads, joint_attention_dim=config.context_dim,
@@ -209,6 +218,8 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
             text_encoder=texts[0], tokenizer=t5, transformer=network)
     flow = diffusers.FlowMatchEulerDiscreteScheduler(
         shift=3.0, use_dynamic_shifting=family in ("flux", "flux2"))
+    if family == "anima":
+        return anima_pipeline(flow, vae, texts[0], network)
     if family == "z-image":
         return diffusers.ZImagePipeline(
             scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=ChatTokenizer(),
@@ -227,11 +238,27 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
         tokenizer_2=t5, transformer=network)
 
 
+def anima_pipeline(scheduler: Any, vae: Any, text: Any, network: Any) -> Any:
+    """Put together of blocks, one of which reads texts with two tokenizers."""
+    from diffusers.modular_pipelines import AnimaAutoBlocks
+
+    pipe = AnimaAutoBlocks().init_pipeline()
+    pipe.update_components(
+        scheduler=scheduler, vae=vae, text_encoder=text, tokenizer=ChatTokenizer(),
+        t5_tokenizer=Tokenizer(None), transformer=network,
+        text_conditioner=anima_text_module(tiny.FAMILIES["anima"].denoiser).eval())
+    return pipe
+
+
+BESIDE = ("guider", "image_processor")
+"""Components of pipelines of blocks that hold no weights."""
+
+
 def save(pipe: Any, folder: Path, **options: Any) -> Path:
     """The folder of a pipeline, but for its tokenizers, which are ours."""
     index: dict[str, Any] = {"_class_name": type(pipe).__name__}
     for name, component in pipe.components.items():
-        if component is None or isinstance(component, Tokenizer):
+        if component is None or isinstance(component, Tokenizer) or name in BESIDE:
             continue
         own = {} if name == "scheduler" else options
         component.save_pretrained(folder / name, **own)

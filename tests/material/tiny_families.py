@@ -25,6 +25,7 @@ from smalti.models.config import (
     SD3_VAE,
     SD_VAE,
     SDXL_VAE,
+    WAN_VAE,
     CausalVaeConfig,
     ModelConfig,
     UNetConfig,
@@ -32,6 +33,7 @@ from smalti.models.config import (
 from smalti.models.language import language_graph
 from smalti.models.language_config import LanguageConfig
 from smalti.models.transformer_config import (
+    AnimaConfig,
     ChromaConfig,
     Flux2Config,
     FluxConfig,
@@ -95,6 +97,10 @@ FAMILIES = {
         "flux2", {"qwen3": DEEP},
         Flux2Config(64, heads=2, mlp_size=96, double_blocks=1, single_blocks=2, context_dim=96,
                     axes=(8, 8, 8, 8)), vae(FLUX2_VAE), "flow"),
+    "anima": ModelConfig(
+        "anima", {"qwen3": QWEN3},
+        AnimaConfig(48, heads=2, mlp_size=96, blocks=2, context_dim=32, rank=8, text_dim=32,
+                    text_heads=2, text_mlp_size=64, text_blocks=2), vae(WAN_VAE), "flow"),
 }
 
 WORDLESS = {name: replace(config, texts={text: replace(part, vocab_size=96)
@@ -113,9 +119,13 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
     "chroma": {"t5xxl": "text_encoders.t5xxl.transformer."},
     **dict.fromkeys(("z-image", "flux2"),
                     {"qwen3": "text_encoders.qwen3_4b.transformer.model."}),
+    "anima": {"qwen3": "text_encoders.qwen3_06b.transformer.model."},
 }
 PLAIN = ("t5xxl", "qwen3")
 """Text encoders that read the plain text, and are named alike inside."""
+NEWER = ("flux", "chroma", "z-image", "flux2", "anima")
+"""Families whose whole files begin the names of the autoencoder with `vae.`, and that read plain
+texts."""
 DENOISER, VAE = "model.diffusion_model.", "first_stage_model."
 
 OPENCLIP_NAMES = (  # of transformers -> of OpenCLIP
@@ -166,6 +176,28 @@ def part(weights: Weights, prefix: str, new: str = "") -> dict[str, np.ndarray]:
             if name.startswith(prefix)}
 
 
+def film_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """That of a tensor of an autoencoder of films in a file: kernels of three frames, norms with
+    axes for time and place."""
+    if name.endswith(".gamma"):
+        return (*shape, 1, 1) if ".attentions." in name else (*shape, 1, 1, 1)
+    if name.endswith("weight") and not any(part in name for part in ("resample", "qkv", "proj.")):
+        return (*shape[:2], shape[2], *shape[2:])
+    return shape
+
+
+def of_films(weights: Weights) -> dict[str, np.ndarray]:
+    """The tensors of such an autoencoder in a file: taps that a picture does not read are ones."""
+    found = {}
+    for name, value in weights.items():
+        found[name] = np.ones(film_shape(name, value.shape), value.dtype)
+        if found[name].ndim == 5 and value.ndim == 4:
+            found[name][:, :, -1] = value
+        else:
+            found[name][...] = value.reshape(found[name].shape)
+    return found
+
+
 def of_wan(stored: Mapping[str, Any], config: CausalVaeConfig) -> dict[str, Any]:
     """The tensors of an autoencoder with diffusers' names as the authors of Wan call them."""
     level = config.res_blocks + 2  # the blocks of the way up, and what doubles the size
@@ -210,11 +242,16 @@ def text_encoder(config: ModelConfig, weights: Weights, name: str) -> dict[str, 
     return part(weights, inner_prefix(config, name))
 
 
+def autoencoder(config: ModelConfig, weights: Weights, prefix: str = "") -> dict[str, np.ndarray]:
+    """The autoencoder as files have it."""
+    tensors = part(weights, VAE, prefix)
+    return of_films(tensors) if isinstance(config.vae, CausalVaeConfig) else tensors
+
+
 def single_file(config: ModelConfig, weights: Weights) -> dict[str, np.ndarray]:
     """All parts as one published file holds them."""
     stored = {**part(weights, DENOISER, DENOISER)}
-    stored |= part(weights, VAE, "vae." if config.vae.z_channels > 4 and config.family != "sd3"
-                   else VAE)
+    stored |= autoencoder(config, weights, "vae." if config.family in NEWER else VAE)
     for name, prefix in TEXT_PREFIXES[config.family].items():
         if name not in config.texts:
             continue

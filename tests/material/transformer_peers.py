@@ -148,7 +148,7 @@ def z_image_module(config: ZImageConfig) -> Any:
         cap_feat_dim=config.context_dim, axes_dims=list(config.axes))
 
 
-def anima_module(config: AnimaConfig, monkeypatch: Any) -> Any:
+def anima_module(config: AnimaConfig) -> Any:
     """diffusers' CosmosTransformer3DModel, whose mask of zeros is resized without torchvision."""
     from types import SimpleNamespace
 
@@ -156,10 +156,10 @@ def anima_module(config: AnimaConfig, monkeypatch: Any) -> Any:
     from diffusers import CosmosTransformer3DModel
     from diffusers.models.transformers import transformer_cosmos
 
-    monkeypatch.setattr(transformer_cosmos, "transforms", SimpleNamespace(
-        InterpolationMode=SimpleNamespace(NEAREST=None), functional=SimpleNamespace(
-            resize=lambda mask, size, interpolation: torch.zeros(*mask.shape[:2], *size))),
-        raising=False)
+    if not hasattr(transformer_cosmos, "transforms"):
+        transformer_cosmos.transforms = SimpleNamespace(
+            InterpolationMode=SimpleNamespace(NEAREST=None), functional=SimpleNamespace(
+                resize=lambda mask, size, interpolation: torch.zeros(*mask.shape[:2], *size)))
     return CosmosTransformer3DModel(
         in_channels=config.in_channels, out_channels=config.out_channels,
         num_attention_heads=config.heads, attention_head_dim=config.head_dim,

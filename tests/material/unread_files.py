@@ -20,10 +20,9 @@ UNREAD: dict[str, list[Shapes]] = {
     "qwen-image": [{"transformer_blocks.0.img_mod.1.weight": (48, 8), "txt_norm.weight": (8,)}],
     "qwen-image-2.1": [{"txt_in.text_norm.weight": (8,), "modulation.1.weight": (48, 8)}],
     "krea2": [{"txtfusion.projector.weight": (1, 12)}],
-    "anima": [{"net.llm_adapter.blocks.0.cross_attn.q_proj.weight": (8, 8)},
-              {"llm_adapter.blocks.0.cross_attn.q_proj.weight": (8, 8),
-               "blocks.0.mlp.layer1.weight": (32, 8)}],
-    "cosmos": [{"blocks.0.mlp.layer1.weight": (32, 8)}],
+    "cosmos": [{"blocks.0.adaln_modulation_self_attn.1.weight": (8, 8)},
+               {"net.blocks.0.adaln_modulation_self_attn.1.weight": (8, 8)},
+               {"transformer_blocks.0.norm1.linear_1.weight": (8, 8)}],
     "ernie": [{"layers.0.adaLN_sa_ln.weight": (8,)}],
     "ideogram": [{"embed_image_indicator.weight": (2, 8)}],
     "ovis": [{"double_blocks.0.img_mlp.gate_proj.weight": (32, 8),
@@ -48,6 +47,7 @@ UNREAD: dict[str, list[Shapes]] = {
     "sam": [{"image_encoder.blocks.0.norm1.weight": (8,),
              "mask_decoder.mask_tokens.weight": (4, 8)}],
     "yolo": [{"model.22.dfl.conv.weight": (1, 16, 1, 1)}],
-    "wan-vae": [{"decoder.middle.0.residual.0.gamma": (8, 1, 1, 1), "conv1.weight": (8, 8, 1, 1)}],
+    "wan22-vae": [{"decoder.middle.0.residual.0.gamma": (8, 1, 1, 1),
+                   "decoder.upsamples.0.upsamples.0.residual.2.weight": (8, 8, 3, 3, 3)}],
 }
 """Kind -> such files."""

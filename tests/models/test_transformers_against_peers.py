@@ -290,11 +290,11 @@ def test_z_image(name: str, counts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_anima(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anima(batch: int) -> None:
     import torch
 
     config, height, width = TINY_ANIMA, 8, 12
-    module = filled(anima_module(config, monkeypatch))
+    module = filled(anima_module(config))
     weights = weights_of(module, ANIMA_DIFFUSERS, DENOISER)
     latent = normal(1, batch, config.in_channels, height, width)
     context = normal(2, batch, 9, config.text_dim)
@@ -381,11 +381,11 @@ def test_full_size_z_image() -> None:
                        prefix=DENOISER)
 
 
-def test_full_size_anima(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_size_anima() -> None:
     import torch
 
     with torch.device("meta"):
-        module, text = anima_module(ANIMA, monkeypatch), anima_text_module(ANIMA)
+        module, text = anima_module(ANIMA), anima_text_module(ANIMA)
     assert_same_shapes(module, ANIMA_DIFFUSERS, anima_graph(ANIMA, 1, 8, 8, 4), prefix=DENOISER)
     graph = anima_text_graph(ANIMA, 1, 1, 1)
     assert {f"{DENOISER}.llm_adapter.{name}": tuple(tensor.shape)

@@ -16,10 +16,14 @@ from smalti.families.names import FileKind
 from smalti.runtime.tensor_file import Tensors
 
 INDEX = "model_index.json"
+MODULAR_INDEX = "modular_model_index.json"
+"""That of pipelines which diffusers puts together of blocks."""
 DENOISERS = ("unet", "transformer")
+CONDITIONER = "text_conditioner"
+"""What reads texts for a denoiser, and belongs to it in other files."""
 TEXT_ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
 STEMS = {  # component -> stem of its weight files
-    **dict.fromkeys((*DENOISERS, "vae"), "diffusion_pytorch_model"),
+    **dict.fromkeys((*DENOISERS, CONDITIONER, "vae"), "diffusion_pytorch_model"),
     **dict.fromkeys(TEXT_ENCODERS, "model"),
 }
 PICKLED = {"model": "pytorch_model"}
@@ -49,7 +53,10 @@ def model_name(path: str | Path) -> str:
 
 
 def read_index(folder: Path) -> dict[str, object]:
-    """The folder's `model_index.json`. Raises `CheckpointError` where there is none."""
+    """The folder's `model_index.json`, or what stands for it. Raises `CheckpointError` where there
+    is none."""
+    if (folder / MODULAR_INDEX).is_file() and not (folder / INDEX).is_file():
+        return read_json(folder / MODULAR_INDEX)
     if not (folder / INDEX).is_file():
         found = sorted(p.name for p in folder.iterdir())[:5]
         inside = ", ".join(found) if found else "nothing"

@@ -21,7 +21,7 @@ VAE = "vae"
 TEXT = "text encoder"
 """The part that a file of a text encoder alone holds, until its shapes say which one it is."""
 
-BARE_PREFIXES = ("diffusion_model.", "model.")
+BARE_PREFIXES = ("diffusion_model.", "model.", "net.")
 """What the names of a denoiser alone may start with."""
 
 

@@ -20,7 +20,7 @@ from smalti.checkpoint.source import FoundModel, open_source, with_parts
 from smalti.checkpoint.taught_words import TaughtWords
 from smalti.checkpoint.tensors import Shape, StoredTensor
 from smalti.errors import CheckpointError, InputError, first_of
-from smalti.families import ModelFamily, families, family_of, text_encoders
+from smalti.families import ModelFamily, families, family_of
 from smalti.families.expected import expected_tensors
 from smalti.families.hints import Hints
 from smalti.models.config import Prediction
@@ -91,8 +91,8 @@ def inspect(path: str | Path) -> Report:
 def _advice(absent: Sequence[str], family: ModelFamily) -> str:
     """What to give for parts that are not there: what their files are usually called, and where
     they are found."""
-    files = {VAE: family.vae_file, **{name: encoder.file
-                                      for name, encoder in text_encoders().items()}}
+    files = {VAE: family.vae_file, **{text.encoder.name: text.file or text.encoder.file
+                                      for text in family.texts}}
     given = [part for part in absent if part in files]
     options = [f"{'--vae' if part == VAE else '--text-encoder'} {files[part]}" for part in given]
     homes = list(dict.fromkeys(HOMES[part == VAE] for part in given))

@@ -239,8 +239,9 @@ def _open_folder(path: Path) -> FoundModel:
     names = diffusers.components(path, index)
     for component in names:
         for file in diffusers.component_files(path, component):
-            if component in diffusers.DENOISERS:
-                kind = detect({name: file.shape(name) for name in file}, names)
+            if component in (*diffusers.DENOISERS, diffusers.CONDITIONER):
+                if component in diffusers.DENOISERS:
+                    kind = detect({name: file.shape(name) for name in file}, names)
                 found = _entered(file, DENOISER, kind.family if kind else None)
             elif component == "vae":
                 found = _entered(file, VAE, kind.family if kind else None)

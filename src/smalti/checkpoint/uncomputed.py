@@ -62,8 +62,21 @@ NORMALLY: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "timestep_post_act": (None,),
         "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
     },
+    "transformer": {
+        "concat_padding_mask": (True,),
+        "extra_pos_embed_type": (None,),
+        "img_context_dim_in": (None, 0),
+        "rope_scale": (1.0, 4.0),
+        "use_crossattn_projection": (False,),
+    },
+    "text_conditioner": {
+        "min_sequence_length": (512,),
+        "use_layer_norm": (False,),
+        "use_self_attention": (True,),
+    },
     "vae": {
-        "_class_name": ("AutoencoderKL", "AutoencoderKLFlux2"),
+        "_class_name": ("AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLQwenImage",
+                        "AutoencoderKLWan"),
         "act_fn": ("silu", "swish"),
         "down_block_types": ("DownEncoderBlock2D",),
         "mid_block_add_attention": (True,),

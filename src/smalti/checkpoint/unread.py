@@ -6,6 +6,7 @@ nothing to those who downloaded them. A family that is read from some day on has
 
 from __future__ import annotations
 
+from smalti.families.keys.anima import BLOCKS
 from smalti.families.names import FileKind, Names
 
 QWEN_WIDTH = 3584
@@ -16,6 +17,11 @@ CHATGLM_WIDTH = 4096
 
 def _only_motion(names: Names) -> bool:
     return names.contains(".motion_modules.") and not names.has("input_blocks.0.", "conv_in.")
+
+
+def _cosmos(names: Names) -> bool:
+    return (names.has(*BLOCKS) and not names.has("llm_adapter.")
+            and "text_conditioner" not in names.components)
 
 
 def _image_encoder(names: Names) -> bool:
@@ -38,9 +44,9 @@ UNREAD: tuple[FileKind, ...] = (
     FileKind("qwen-image-2.1", "a Qwen-Image 2.1 checkpoint",
              lambda n: n.has("txt_in.text_norm.")),
     FileKind("krea2", "a Krea 2 checkpoint", lambda n: n.has("txtfusion.")),
-    FileKind("anima", "an Anima checkpoint", lambda n: n.has("llm_adapter.", "net.llm_adapter.")),
-    FileKind("cosmos", "a Cosmos checkpoint",
-             lambda n: n.has("blocks.0.mlp.layer1.", "net.blocks.0.mlp.layer1.")),
+    FileKind("cosmos", "a Cosmos-Predict2 checkpoint", _cosmos,
+             advice="Anima, which is built like it, has an llm_adapter besides (in a diffusers "
+                    "folder a text_conditioner): give a file, or a folder, with it"),
     FileKind("ernie", "an ERNIE-Image checkpoint", lambda n: n.has("layers.0.adaLN_sa_ln.")),
     FileKind("ideogram", "an Ideogram checkpoint", lambda n: n.has("embed_image_indicator.")),
     FileKind("ovis", "an Ovis-Image checkpoint",
@@ -73,7 +79,7 @@ UNREAD: tuple[FileKind, ...] = (
     FileKind("sam", "a Segment Anything network, which finds things",
              lambda n: n.has("mask_decoder.")),
     FileKind("yolo", "a YOLO network, which finds things", lambda n: n.contains(".dfl.conv.")),
-    FileKind("wan-vae", "an autoencoder of Wan or Qwen-Image",
-             lambda n: not n.denoiser and n.contains("decoder.middle.0.residual.0.gamma")),
+    FileKind("wan22-vae", "an autoencoder of Wan 2.2 5B, which makes films",
+             lambda n: not n.denoiser and n.contains("decoder.upsamples.0.upsamples.0.")),
 )
 """Asked before all models."""

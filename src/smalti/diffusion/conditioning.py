@@ -12,9 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from smalti.diffusion import byte_bpe, known_states, t5_tokenizer
+from smalti.diffusion import known_states
 from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.emphasis import weighted
+from smalti.diffusion.plain_texts import BYTE_LEVEL, TOKENIZERS, PlainTexts, Tokenizer, rounded
 from smalti.diffusion.prompt import Chunk, Prompt, Span, Vector, filled, parse
 from smalti.diffusion.request import Request
 from smalti.diffusion.result import Stopwatch
@@ -24,17 +25,10 @@ from smalti.diffusion.vocabulary_file import brought_along
 from smalti.diffusion.words import rows_of, widths
 from smalti.errors import CheckpointError
 from smalti.families import Text, family_of
-from smalti.families.parts import TEXTS
-from smalti.families.record import Circumstances, Encoded
+from smalti.families.parts import TEXTS, parts
+from smalti.families.record import CONDITIONER, Circumstances, Conditioner, Encoded, Floats
 from smalti.models.config import ModelConfig
 
-Tokenizer = t5_tokenizer.T5Tokenizer | byte_bpe.ByteBpe
-TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {
-    "t5": t5_tokenizer.shipped, "qwen3": byte_bpe.qwen3, "qwen2": byte_bpe.qwen2}
-"""Name of a tokenizer of plain texts -> what makes it; see `TextEncoder.tokenizer`."""
-BYTE_LEVEL = ("qwen3", "qwen2")
-"""Those that a model may bring a vocabulary of its own for."""
-SHOWN_MAX = 200  # characters of a text that is quoted in a warning
 TEXT_BATCH = 2
 """What text encoders read at once; a prompt and a negative prompt without more to them are that."""
 CHUNKS_MAX = 32
@@ -116,6 +110,9 @@ def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopw
     told = Circumstances(asked.height, asked.width, asked.distilled_guidance,
                          [each.negative for each in readings])
     rows = family.join(config, encoded, told)
+    if family.conditioner is not None:
+        rows, cut = _made(submodels, family.conditioner, rows, readings, timings)
+        warnings |= dict.fromkeys(cut)
     found = {reading: {name: array[number:number + 1] for name, array in rows.items()}
              for number, reading in enumerate(readings)}
 
@@ -124,6 +121,22 @@ def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopw
 
     return Prompts(tuple((timeline(part.spans, False), part.weight) for part in prompt.parts),
                    timeline(negative.parts[0].spans, True), tuple(warnings))
+
+
+def _made(submodels: Submodels, conditioner: Conditioner, rows: Mapping[str, Floats],
+          readings: Sequence[Reading], timings: Stopwatch) -> tuple[dict[str, Floats], list[str]]:
+    """What the denoiser reads, made of `rows`, and warnings about what of a prompt was not read."""
+    inputs, shape, cut = dict(rows), [rows["context"].shape[1]], []
+    if conditioner.tokenizer:
+        read = PlainTexts.of(TOKENIZERS[conditioner.tokenizer](),
+                             [reading.text for reading in readings], conditioner.most)
+        cut = read.not_read([reading.what for reading in readings])
+        length = rounded(read.longest, conditioner.round_to, 1, conditioner.most)
+        inputs |= {"tokens": read.numbers(length), "tokens_mask": read.own(length)}
+        shape.append(length)
+    found = states(submodels, CONDITIONER, (TEXT_BATCH, *shape), inputs, timings)
+    submodels.done(CONDITIONER)
+    return {**{name: rows[name] for name in conditioner.kept}, **found}, cut
 
 
 def _readings(prompt: Prompt, negative: Prompt) -> list[Reading]:
@@ -159,7 +172,20 @@ def usual_tokens(config: ModelConfig) -> int:
         blank[name] = Encoded(np.zeros((1, tokens, width), np.float32),
                               np.zeros((1, width), np.float32), np.ones((1, tokens), np.float32))
     told = Circumstances(config.default_height, config.default_width, 1.0, [False])
-    return family.join(config, blank, told)["context"].shape[1]
+    tokens = family.join(config, blank, told)["context"].shape[1]
+    if family.conditioner is None:
+        return tokens
+    graph = parts(config)[CONDITIONER].graph(*usual_conditioner_shape(config))
+    return graph.outputs["context"].shape[1]
+
+
+def usual_conditioner_shape(config: ModelConfig) -> tuple[int, ...]:
+    """What the part "conditioner" is compiled for, for a short prompt and a negative one."""
+    family = family_of(config)
+    read = [family.text(name).tokens(config.denoiser)[0] for name in config.texts]
+    conditioner = family.conditioner
+    more = [conditioner.round_to] if conditioner and conditioner.tokenizer else []
+    return TEXT_BATCH, max(read), *more
 
 
 # ---------------------------------------------------------------------- what text encoders read
@@ -225,56 +251,32 @@ class Encoder:
         """The plain text of each reading, and warnings about what of it was not read."""
         text = self.text
         low, high = text.tokens(self.submodels.checkpoint.config.denoiser)
-        tokenizer = self._tokenizer()
-        read = [tokenizer.encode(text.template.format(reading.text), high) for reading in readings]
-        behind = text.template.partition("{}")[2]  # the prompt, as it may be cut off
-        cut = [f"{reading.what} is longer than the {tokens.count} tokens that the model reads; not "
-               f"read: {_shortened(tokens.cut.removesuffix(behind))!r}"
-               for reading, tokens in zip(readings, read, strict=True)
-               if len(tokens.cut) > len(behind)]
-        length = max(tokens.count + tokenizer.ends for tokens in read)
+        read = PlainTexts.of(self._tokenizer(), [text.template.format(reading.text)
+                                                 for reading in readings], high)
+        cut = read.not_read([reading.what for reading in readings],
+                            text.template.partition("{}")[2])
+        length = read.longest
         if text.round_to:
-            length = min(-(-(length + text.masked) // text.round_to) * text.round_to, high)
+            length = rounded(length + text.masked, text.round_to, low, high)
         else:
             length = low if length <= low else high
-        inputs = {"tokens": np.array([tokens.ids[:length] for tokens in read], np.int32)}
+        inputs = {"tokens": read.numbers(length)}
         mask = None
         if text.masked:
             places = np.arange(length)
-            ends = np.array([[tokens.count + tokenizer.ends] for tokens in read])
-            inputs["mask"] = (places < ends).astype(np.float32)
+            ends = read.ends[:, None]
+            inputs["mask"] = read.own(length)
             mask = (places <= ends).astype(np.float32)[:, text.dropped:]
         context = self._run((length,), inputs)["context"][:, text.dropped:]
         if text.only_valid:
-            counts = [[tokens.count + tokenizer.ends] for tokens in read]
-            mask = (np.arange(length) < np.array(counts)).astype(np.float32)[:, text.dropped:]
+            mask = read.own(length)[:, text.dropped:]
             context = context * mask[..., None]
         return Encoded(context, mask=mask), cut
 
     def _run(self, shape: tuple[int, ...], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs for any number of rows. What neither this picture nor, of plain texts, an earlier
-        one has read is read, `TEXT_BATCH` rows at a time."""
-        shape, known = (TEXT_BATCH, *shape), self.submodels.texts
-        keys = [(self.part, shape, *(array[row].tobytes() for array in inputs.values()))
-                for row in range(len(next(iter(inputs.values()))))]
-        places = {key: self._place(key) for key in keys if key not in known}
-        known |= {key: states for key, place in places.items()
-                  if place and (states := known_states.found(place))}
-        new = list({key: row for row, key in enumerate(keys) if key not in known}.values())
-        if new:
-            with self.timings.of("prepare"):
-                self.submodels.bound(self.part, shape)
-        with self.timings.of("text"):
-            for start in range(0, len(new), TEXT_BATCH):
-                rows = [new[number % len(new)] for number in range(start, start + TEXT_BATCH)]
-                found = self.submodels.run(
-                    self.part, shape, **{name: array[rows] for name, array in inputs.items()})
-                known |= {keys[row]: {name: array[number] for name, array in found.items()}
-                          for number, row in enumerate(rows)}
-        for key in {keys[row] for row in new}:
-            if place := places[key]:
-                known_states.keep(place, known[key])
-        return {name: np.stack([known[key][name] for key in keys]) for name in known[keys[0]]}
+        """Outputs for any number of rows; of plain texts, those of earlier pictures, too."""
+        return states(self.submodels, self.part, (TEXT_BATCH, *shape), inputs, self.timings,
+                      self._place)
 
     def _tokenizer(self) -> Tokenizer:
         """That which a language model brings along, else the shipped one. Raises CheckpointError
@@ -299,5 +301,31 @@ class Encoder:
         return known_states.basis(self.submodels, self.part, self.text)
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+def states(submodels: Submodels, part: str, shape: tuple[int, ...],
+           inputs: Mapping[str, np.ndarray], timings: Stopwatch,
+           place: Callable[[Hashable], str | None] = lambda key: None) -> dict[str, np.ndarray]:
+    """Outputs of a part for any number of rows. What neither this picture nor, where `place` says
+    under which name it is kept on disk, an earlier one has read is read, as many rows at a time as
+    `shape` begins with."""
+    known = submodels.texts
+    keys = [(part, shape, *(array[row].tobytes() for array in inputs.values()))
+            for row in range(len(next(iter(inputs.values()))))]
+    places = {key: place(key) for key in keys if key not in known}
+    known |= {key: kept for key, name in places.items()
+              if name and (kept := known_states.found(name))}
+    new = list({key: row for row, key in enumerate(keys) if key not in known}.values())
+    if new:
+        with timings.of("prepare"):
+            submodels.bound(part, shape)
+    with timings.of("text"):
+        for start in range(0, len(new), shape[0]):
+            rows = [new[number % len(new)] for number in range(start, start + shape[0])]
+            found = submodels.run(
+                part, shape, **{name: array[rows] for name, array in inputs.items()})
+            known |= {keys[row]: {name: array[number] for name, array in found.items()}
+                      for number, row in enumerate(rows)}
+    for key in {keys[row] for row in new}:
+        if name := places[key]:
+            known_states.keep(name, known[key])
+    return {name: np.stack([known[key][name] for key in keys]) for name in known[keys[0]]}
+

@@ -18,7 +18,11 @@ from smalti.checkpoint.adapters import Adapted, Fit, WeightedAdapter
 from smalti.checkpoint.folder import model_name
 from smalti.compiler.options import ROUNDED
 from smalti.diffusion.adapters import Adapters, Entry, few_steps, labels
-from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
+from smalti.diffusion.conditioning import (
+    usual_conditioner_shape,
+    usual_text_shape,
+    usual_tokens,
+)
 from smalti.diffusion.fit import check_parts, check_refiner, size_warnings, word_warnings
 from smalti.diffusion.init_image import init_image
 from smalti.diffusion.inpainting import check_purpose, purpose
@@ -37,6 +41,7 @@ from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.words import Vocabulary
 from smalti.families.parts import TEXTS
+from smalti.families.record import CONDITIONER
 from smalti.runtime import Program
 from smalti.runtime.choice import described, gone, precisions
 
@@ -264,6 +269,8 @@ class Pipeline:
                         memory_bytes=self._memory_bytes)
         if part in TEXTS:
             return usual_text_shape(self.config, TEXTS.index(part))
+        if part == CONDITIONER:
+            return usual_conditioner_shape(self.config)
         rows, factor = 1 if asked.guidance_scale == 1 else 2, self.config.vae.downscale
         latent = asked.height // factor, asked.width // factor
         shapes = {"modulation": (1,), "vae": latent, "vae_encoder": (asked.height, asked.width)}

@@ -4,7 +4,7 @@ The records are found, not listed: every `ModelFamily` in a module of `families/
 To add one, see docs/families.md. Nothing here opens a file, compiles or runs anything.
 
 >>> list(families())
-['chroma', 'sd3', 'sdxl-refiner', 'z-image', 'flux', 'sdxl', 'sd2', 'sd1']
+['anima', 'flux2', 'sd3', 'sdxl-refiner', 'z-image', 'chroma', 'sdxl', 'flux', 'sd2', 'sd1']
 >>> families()["flux"].texts[1].encoder.title
 'the text encoder T5-XXL'
 """

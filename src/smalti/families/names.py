@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-PREFIXES = ("model.diffusion_model.", "diffusion_model.", "model.")
+PREFIXES = ("model.diffusion_model.", "diffusion_model.", "model.", "net.")
 """What the names of a denoiser may start with; the rules ask for names without it."""
 
 

@@ -23,6 +23,8 @@ def parts(config: ModelConfig) -> dict[str, ModelPart]:
                                of its graph where it reads what ControlNets give, else False, and
                                of a UNet the directions in which the picture can be repeated (see
                                `tileable`)
+        conditioner            (batch, tokens of the text encoder), then those of another tokenizer,
+                               of families that have one
         modulation             (batch,), of FLUX.1 and Chroma
         vae                    (height, width), of the latent, and the same directions
         vae_encoder            (height, width), in pixels

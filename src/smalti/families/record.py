@@ -45,6 +45,10 @@ STEADY = ("context", "vector", "pooled", "guidance", "mask")
 """Inputs of a denoiser that stay the same for all steps of a picture."""
 
 
+CONDITIONER = "conditioner"
+"""The part that a `Conditioner` tells of."""
+
+
 @dataclass(frozen=True)
 class ModelPart:
     """A network of a model that is compiled on its own.
@@ -135,6 +139,8 @@ class Text:
     round_to      longer texts are filled up to a multiple of so many tokens; 0: to the most
     masked        whether tokens that fill up are hidden from others; where their states are read,
                   too, those of a language model are as if they saw the text alone
+    file          what the file of the encoder is usually called, where it is another than that of
+                  most models that read it
     only_valid    whether states of tokens that fill up are zeros, and a mask says which those are
     template      the text as the encoder reads it, with {} where the prompt stands
     dropped       states at the beginning, those of the template, that the denoiser does not see
@@ -151,6 +157,7 @@ class Text:
     round_to: int = 0
     masked: bool = False
     only_valid: bool = False
+    file: str = ""
     template: str = "{}"
     dropped: int = 0
 
@@ -244,6 +251,23 @@ Joining = Callable[[ModelConfig, Mapping[str, Encoded], Circumstances], dict[str
 names, one row for each reading."""
 
 
+@dataclass(frozen=True)
+class Conditioner:
+    """What is made, once for each prompt, of that which `join` gives: by the part "conditioner",
+    whose weights are among those of the denoiser.
+
+    tokenizer     whose tokens of the plain prompt it reads besides, as `tokens` and `tokens_mask`
+                  (see `TextEncoder.tokenizer`); "" for none
+    most          of these tokens, and `round_to`, a multiple of which they are filled up to
+    kept          what the denoiser, too, reads of that which `join` gives
+    """
+
+    tokenizer: str = ""
+    most: int = 512
+    round_to: int = 32
+    kept: tuple[str, ...] = ()
+
+
 # ---------------------------------------------------------------------- the family
 
 
@@ -285,6 +309,7 @@ class ModelFamily:
     texts         its text encoders, in the order in which folders have them
     backbone      the kind of denoiser
     join          what the denoiser is told of a prompt
+    conditioner   what is made of that before the denoiser reads it; None: it is read as it is
     agreements    (model) -> what must agree for the denoiser to read what `join` gives
     autoencoder   the kind of autoencoder; `vae` is the one that its models were trained with, and
                   `vae_file` what the file of it is usually called
@@ -316,6 +341,7 @@ class ModelFamily:
     before: tuple[str, ...] = ()
     aligned: tuple[float, ...] = ()
     shift_by_size: Shift = flux_shift
+    conditioner: Conditioner | None = None
 
     def text(self, name: str) -> Text:
         """How the family reads the text encoder of this name."""

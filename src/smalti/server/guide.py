@@ -37,6 +37,9 @@ ABOUT: Mapping[str, str] = {
                "prompt at guidance 1.",
     "flux2": "It makes pictures of about {size} pixels from whole sentences, writing included, in "
              "4 steps. It reads no negative prompt at guidance 1; its base, in 28 steps, does.",
+    "anima": "It makes drawings of about {size} pixels, of anime and other styles, from tags as on "
+             "Danbooru or from sentences, and reads negative prompts. Turbo models take 8 to 12 "
+             "steps at guidance 1.",
     "chroma": "It makes pictures of about {size} pixels from whole sentences, and reads negative "
               "prompts. It follows FLUX.1, and LoRAs for that one mostly fit.",
 }

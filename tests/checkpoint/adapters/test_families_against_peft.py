@@ -19,8 +19,8 @@ pytestmark = pytest.mark.peers
 
 RANK, STRENGTH = 2, 0.7
 TEXTS = {"sdxl": ("text_encoder", "text_encoder_2"), "sd3": ("text_encoder", "text_encoder_2"),
-         "flux": ("text_encoder",)}
-"""Text encoders that diffusers takes adapters for."""
+         "flux": ("text_encoder",), "anima": ("text_conditioner",)}
+"""What reads texts and diffusers takes adapters for."""
 
 
 def layers(pipe: Any, part: str) -> dict[str, tuple[int, ...]]:
@@ -47,7 +47,8 @@ def tensors(pipe: Any, family: str) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("family", ["sd1", "sd2", "sdxl", "sd3", "flux", "chroma", "z-image"])
+@pytest.mark.parametrize("family", [
+    "sd1", "sd2", "sdxl", "sd3", "flux", "chroma", "z-image", "anima"])
 def test_merged_weights_are_those_of_diffusers(tmp_path: Path, family: str) -> None:
     pipe = theirs.pipeline(family)
     theirs.save(pipe, tmp_path / "base")

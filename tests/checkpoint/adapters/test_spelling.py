@@ -16,6 +16,7 @@ from smalti.families.spelling import Rows
 CLIP_H = "text_encoders.clip_h.transformer.text_model."
 CLIP_G = "text_encoders.clip_g.transformer.text_model."
 T5 = "text_encoders.t5xxl.transformer."
+QWEN3 = "text_encoders.qwen3.transformer."
 ATTENTION = "1.transformer_blocks.0.attn2.to_k"
 W = 16
 
@@ -80,6 +81,13 @@ Z_IMAGE = {
         "noise_refiner.0.adaLN_modulation.0": (4 * W, W), "cap_embedder.1": (W, 8),
         "final_layer.linear": (64, W)}),
 }
+ANIMA = {
+    **named(UNET, {"t_embedder.1.linear_1": (W, W), "final_layer.linear": (64, W)}),
+    **named(UNET + "blocks.7.", {
+        "self_attn.q_proj": (W, W), "cross_attn.output_proj": (W, W), "mlp.layer1": (4 * W, W),
+        "adaln_modulation_mlp.2": (3 * W, 8)}),
+    **named(UNET + "llm_adapter.blocks.0.", {"cross_attn.k_proj": (W, W)}),
+    **named(QWEN3 + "layers.3.", {"self_attn.q_proj": (2 * W, W)})}
 SPELLED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, list[Part]]]] = {
     "sd2": (SD2, {
         "lora_te_text_model_encoder_layers_3_mlp_fc1": [
@@ -215,7 +223,29 @@ SPELLED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, list[Part]]]] = {
         "transformer.all_x_embedder.2-1": [(UNET + "x_embedder", 0, W)],
         "lora_unet_cap_embedder_1": [(UNET + "cap_embedder.1", 0, W)],
     }),
+    "anima": (ANIMA, {
+        **{name: [(UNET + "blocks.7.self_attn.q_proj", 0, W)] for name in (
+            "diffusion_model.blocks.7.self_attn.q_proj", "lora_unet_blocks_7_self_attn_q_proj",
+            "transformer.transformer_blocks.7.attn1.to_q",
+            "base_model.model.blocks.7.self_attn.q_proj", "lycoris_blocks_7_self_attn_q_proj")},
+        **{name: [(UNET + "blocks.7.cross_attn.output_proj", 0, W)] for name in (
+            "diffusion_model.blocks.7.cross_attn.output_proj",
+            "transformer.transformer_blocks.7.attn2.to_out.0")},
+        **{name: [(UNET + "blocks.7.adaln_modulation_mlp.2", 0, 3 * W)] for name in (
+            "lora_unet_blocks_7_adaln_modulation_mlp_2",
+            "transformer.transformer_blocks.7.norm3.linear_2")},
+        "transformer.transformer_blocks.7.ff.net.0.proj": [
+            (UNET + "blocks.7.mlp.layer1", 0, 4 * W)],
+        "transformer.proj_out": [(UNET + "final_layer.linear", 0, 64)],
+        "transformer.time_embed.t_embedder.linear_1": [(UNET + "t_embedder.1.linear_1", 0, W)],
+        **{name: [(UNET + "llm_adapter.blocks.0.cross_attn.k_proj", 0, W)] for name in (
+            "diffusion_model.llm_adapter.blocks.0.cross_attn.k_proj",
+            "lora_unet_llm_adapter_blocks_0_cross_attn_k_proj",
+            "text_conditioner.blocks.0.cross_attn.k_proj")},
+        "lora_te_layers_3_self_attn_q_proj": [(QWEN3 + "layers.3.self_attn.q_proj", 0, 2 * W)],
+    }),
 }
+
 
 
 @pytest.mark.parametrize(("family", "module"), [

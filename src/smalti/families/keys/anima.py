@@ -12,6 +12,9 @@ from smalti.families.keys.stored import Modules, Table, layers
 TEXT = "llm_adapter."
 """Below it is what reads texts; diffusers has the same names without it."""
 
+BLOCKS = ("blocks.0.adaln_modulation_self_attn.", "transformer_blocks.0.norm1.linear_1.")
+"""What a block of Cosmos-Predict2 has, as its authors call it and as diffusers does."""
+
 _HALVES = {"self_attn": ("norm1", "attn1"), "cross_attn": ("norm2", "attn2"), "mlp": ("norm3", "")}
 _ATTENTION = {"q_proj": "to_q", "k_proj": "to_k", "v_proj": "to_v", "output_proj": "to_out.0",
               "q_norm": "norm_q", "k_norm": "norm_k"}

@@ -23,6 +23,8 @@ IGNORED = re.compile(
     r"|scale_factor$|global_step$|optimizer|first_stage_model\.loss\.|embedding_manager\."
     r"|.*\.position_ids$|.*\.logit_scale$|.*\.num_batches_tracked$"
     r"|(model\.)?(diffusion_model\.)?norm_final\.weight$"  # of Z-Image, which does not read it
+    r"|.*\._extra_state$|(net\.)?accum_\w+$"  # of Cosmos-Predict2, as is the next
+    r"|(net\.|(model\.)?diffusion_model\.)?pos_embedder\.(seq|dim_\w+_range)$"
     r"|.*\.time_conv\.(weight|bias)$"  # of films: the one frame of a picture is not read by it
 )
 

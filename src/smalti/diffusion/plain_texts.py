@@ -1,0 +1,66 @@
+"""Plain texts as rows of token numbers, as text encoders other than CLIP read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smalti.diffusion import byte_bpe, t5_tokenizer
+from smalti.diffusion.tokenizer import Tokens
+
+Tokenizer = t5_tokenizer.T5Tokenizer | byte_bpe.ByteBpe
+TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {
+    "t5": t5_tokenizer.shipped, "qwen3": byte_bpe.qwen3, "qwen2": byte_bpe.qwen2}
+"""Name of a tokenizer of plain texts -> what makes it; see `TextEncoder.tokenizer`."""
+BYTE_LEVEL = ("qwen3", "qwen2")
+"""Those that a model may bring a vocabulary of its own for."""
+SHOWN_MAX = 200  # characters of a text that is quoted in a warning
+
+
+@dataclass(frozen=True)
+class PlainTexts:
+    """Several texts, each read alone; `ends` i32[texts] are their tokens with those at the end."""
+
+    read: Sequence[Tokens]
+    ends: np.ndarray
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, texts: Sequence[str], most: int) -> PlainTexts:
+        """Texts of which at most so many tokens are read."""
+        read = [tokenizer.encode(text, most) for text in texts]
+        return cls(read, np.array([tokens.count + tokenizer.ends for tokens in read]))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest, with its end."""
+        return int(self.ends.max())
+
+    def numbers(self, length: int) -> np.ndarray:
+        """Token numbers i32[texts, length], filled up."""
+        return np.array([tokens.ids[:length] for tokens in self.read], np.int32)
+
+    def own(self, length: int) -> np.ndarray:
+        """f32[texts, length], 1 for tokens of a text and its end, 0 behind."""
+        return (np.arange(length) < self.ends[:, None]).astype(np.float32)
+
+    def not_read(self, whose: Sequence[str], behind: str = "") -> list[str]:
+        """Lines about what was cut off the texts, beside what a template has `behind` them."""
+        return [f"{what} is longer than the {tokens.count} tokens that the model reads; not read: "
+                f"{_shortened(tokens.cut.removesuffix(behind))!r}"
+                for what, tokens in zip(whose, self.read, strict=True)
+                if len(tokens.cut) > len(behind)]
+
+
+def rounded(length: int, multiple: int, low: int, high: int) -> int:
+    """A multiple of so many tokens that has place for `length`, at least `low`, at most `high`.
+
+    >>> rounded(33, 32, 32, 512), rounded(0, 32, 32, 512), rounded(501, 32, 32, 510)
+    (64, 32, 510)
+    """
+    return min(max(-(-length // multiple) * multiple, low), high)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
