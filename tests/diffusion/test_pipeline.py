@@ -13,6 +13,7 @@ from tiny_model import TINY, write_model
 
 from smalti import Guide, Pipeline, Projected
 from smalti.diffusion import metadata
+from smalti.diffusion.residents import Residents
 from smalti.errors import CheckpointError, InputError, NumericsError
 
 
@@ -334,7 +335,8 @@ def test_a_small_vocabulary_is_refused(tmp_path: Path, weights: dict[str, np.nda
         Pipeline.load(path)
 
 
-def test_what_was_used_longest_ago_is_let_go_behind_a_call(model_path: Path) -> None:
+def test_what_was_used_longest_ago_is_let_go_behind_a_call(
+        model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipeline.load(model_path, threads=1)
     expected, held = pixels(pipe), pipe._residents
     parts = [part for _, part in held]
@@ -343,11 +345,10 @@ def test_what_was_used_longest_ago_is_let_go_behind_a_call(model_path: Path) -> 
     assert pixels(pipe) == expected
     assert {key: held.get(key).program for key in held} == programs
     need = sum(held.get(key).bytes for key in held)
-    for memory_bytes, kept in ((2 * need, parts), (2 * need - 2, ["unet", "vae"]), (0, [])):
-        pipe._memory_bytes = memory_bytes
-        held.trim(memory_bytes // 2)
+    for kept_bytes, kept in ((need, parts), (need - 1, ["unet", "vae"]), (0, [])):
+        held.trim(kept_bytes)
         assert [part for _, part in held] == kept
-    pipe._memory_bytes = 2 * need - 2
+    monkeypatch.setattr(Residents, "kept_bytes", need - 1)
     assert [step.result for step in pipe.steps("a red apple", width=16, height=16)][-1]
     assert [part for _, part in held] == ["unet", "vae"]
 

@@ -12,7 +12,7 @@ from smalti.compiler.options import ROUNDED
 from smalti.diffusion.adapters import Entry
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import check_name
-from smalti.diffusion.placement import placed
+from smalti.diffusion.placement import AUTO, placed
 from smalti.diffusion.residents import Residents, ignore
 from smalti.errors import InputError
 from smalti.runtime.choice import precisions
@@ -83,7 +83,8 @@ class LoadOptions:
         self.lora_folders = [] if self.lora_folder is None else _paths("lora_folder",
                                                                        self.lora_folder)
         self.placement = placed(self.device)
-        self.device = str(self.placement)
+        if self.device != AUTO:  # of which parts may be elsewhere when the model is known
+            self.device = str(self.placement)
         several = self.placement.devices
         for each in several:
             if self.precision == ROUNDED and ROUNDED not in precisions(each):

@@ -38,6 +38,7 @@ from smalti.diffusion.request import request
 from smalti.diffusion.residents import Residents
 from smalti.diffusion.result import Result, Step
 from smalti.diffusion.submodels import Submodels
+from smalti.diffusion.text_devices import best
 from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.words import Vocabulary
 from smalti.families.parts import TEXTS
@@ -70,6 +71,7 @@ class Pipeline:
         self._memory_bytes = memory_bytes
         self._asking = threading.Lock()
         self._lost: list[str] = []
+        self._notes: list[str] = []
         self._residents = submodels.residents
 
     def __repr__(self) -> str:
@@ -106,14 +108,17 @@ class Pipeline:
                              objective=asked.objective)
 
         submodels, second = models(opened, asked.placement), None
+        placement, notes = best(asked, submodels)
+        submodels = replace(submodels, placement=placement)
         if asked.refiner is not None:
-            second = models(checkpoint.load(asked.refiner), asked.placement.refining())
+            second = models(checkpoint.load(asked.refiner), placement.refining())
             check_parts(second.checkpoint)
             check_refiner(opened, second.checkpoint)
         pipe = cls(submodels, model_name(opened.report.path),
                    described(device).memory_bytes if asked.memory is None else usable, second,
                    asked.lora_folders, asked.embedding_files)
         pipe.loras = asked.loras
+        pipe._notes = notes
         return pipe
 
     @taking(PictureOptions)
@@ -168,7 +173,7 @@ class Pipeline:
                         self._submodels.checkpoint.report.words, asked.prompt, asked.steps,
                         [word.name for word in words], changed=bool(weights.uses)),
                     *self._adapters.warnings(weights, named), *doubts, *warnings, *lost],
-                   changed, upscaler, notes)
+                   changed, upscaler, [*self._notes, *notes])
 
     def _weights(self, options: PictureOptions) -> tuple[Adapted, list[AdapterUse]]:
         """The weights with the adapters that were given and those that the prompts name, and how

@@ -20,6 +20,7 @@ import numpy as np
 from smalti.graph.operation import HALVES
 from smalti.graph.quantised import Quantised
 from smalti.runtime import Program
+from smalti.runtime.choice import described
 from smalti.runtime.cpu.memory import resident_bytes
 from smalti.runtime.drivers import driver_of
 from smalti.runtime.supervisor import Supervisor
@@ -31,7 +32,8 @@ STAGED = 4
 """Copies of the largest weight that there may be while weights are read and packed: as stored, as
 f32, transformed and packed."""
 KEPT_SHARE = 0.5
-"""Of what may be taken on a device, for weights that wait for the next picture."""
+"""Of what may be taken on a device, for weights that wait for the next picture; on a GPU with
+memory of its own it is all of it, as other programs do not come to need that."""
 UNCHANGED: frozenset[str] = frozenset()
 
 
@@ -210,6 +212,14 @@ class Residents:
         return sum(shared.values()) + sum(each.bytes - each.program.shared_bytes
                                           for _, each in self._held)
 
+    @property
+    def kept_bytes(self) -> int | None:
+        """What weights may take that wait for the next picture; None where nothing bounds them."""
+        if self.budget_bytes is None:
+            return None
+        own = driver_of(self.device).of_gpus and described(self.device).kind == "discrete"
+        return self.budget_bytes if own else int(KEPT_SHARE * self.budget_bytes)
+
     def evict_for(self, size: int, but: Hashable) -> None:
         """Evict others than those of the key `but` until `size` bytes may be taken, or none is
         left: first what no picture uses."""
@@ -242,8 +252,8 @@ class Residents:
             with here.turn:
                 for _, each in here._held:
                     each.users.discard(user)
-                if here.budget_bytes is not None:
-                    here.trim(int(KEPT_SHARE * here.budget_bytes))
+                if here.kept_bytes is not None:
+                    here.trim(here.kept_bytes)
 
     def trim(self, bytes_max: int) -> None:
         """Evict what nobody uses until all take at most `bytes_max`."""

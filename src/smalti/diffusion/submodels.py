@@ -188,7 +188,7 @@ class Submodels:
             return True
         if recipe is None or names & program.winograd_sizes.keys():
             return False
-        held, wanted = dict(recipe.options.weights), self._held(names, self.weights)
+        held, wanted = dict(recipe.options.weights), self.held(names, self.weights)
         rounded = {name for name in names if held.get(name) in FORMATS}  # on the CPU only
         return all(held[name] == wanted[name] for name in rounded)
 
@@ -202,9 +202,9 @@ class Submodels:
 
         A quantised weight that an adapter changes is rounded to 8 bits, in the same groups.
         """
-        return self._held(graph.parameters, self.weights)
+        return self.held(graph.parameters, self.weights)
 
-    def _held(self, names: Iterable[str], weights: Adapted) -> dict[str, str]:
+    def held(self, names: Iterable[str], weights: Adapted) -> dict[str, str]:
         """The dtypes of those among `names` that are held as halves, or smaller."""
         found = {}
         for name in names:

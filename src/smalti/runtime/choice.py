@@ -23,19 +23,20 @@ def chosen(asked: str) -> str:
     if asked == "auto":
         asked = settings.device() or "auto"
     if asked == "auto":
-        return max([*found("cpu"), *_others()], key=rate).id
+        return max(candidates(), key=rate).id
     return described(asked).id
 
 
-def _others() -> list[Device]:
-    """The GPUs that are chosen from. All drivers reach the same GPUs, so the first that has some is
-    the last one asked; on Linux, where `wgpu` goes through Vulkan, so is one that has only such as
-    compute on the CPU."""
+def candidates() -> list[Device]:
+    """The CPU, and the GPUs that are chosen from. All drivers reach the same GPUs, so the first
+    that has some is the last one asked; on Linux, where `wgpu` goes through Vulkan, so is one that
+    has only such as compute on the CPU."""
+    cpu = found("cpu")
     for driver in gpus():
         here = usual(driver)
         if here or found(driver) and sys.platform == "linux":
-            return here
-    return []
+            return [*cpu, *here]
+    return cpu
 
 
 def usual(driver: str) -> list[Device]:
