@@ -17,6 +17,7 @@ from smalti.models import (
     FluxControlNetConfig,
     MMDiTConfig,
     MMDiTControlNetConfig,
+    QwenImageConfig,
     T5Config,
     ZImageConfig,
 )
@@ -35,6 +36,9 @@ TINY_MMDIT = MMDiTConfig(hidden_size=32, heads=2, blocks=3, positions=8, in_chan
 TINY_Z_IMAGE = ZImageConfig(hidden_size=64, heads=2, mlp_size=170, blocks=2, refiners=1,
                             in_channels=4, out_channels=4, context_dim=24, vector_size=64,
                             axes=(8, 12, 12))
+
+TINY_QWEN_IMAGE = QwenImageConfig(hidden_size=64, heads=2, mlp_size=256, blocks=2, in_channels=4,
+                                  out_channels=4, context_dim=24, axes=(8, 12, 12))
 
 TINY_FLUX2 = Flux2Config(hidden_size=64, heads=2, mlp_size=192, double_blocks=2, single_blocks=3,
                          in_channels=16, out_channels=16, context_dim=24, axes=(8, 8, 8, 8))
@@ -176,6 +180,17 @@ def anima_text_module(config: AnimaConfig) -> Any:
         source_dim=config.context_dim, target_dim=config.text_dim, model_dim=config.text_dim,
         num_layers=config.text_blocks, num_attention_heads=config.text_heads,
         mlp_ratio=config.text_mlp_size / config.text_dim, target_vocab_size=config.vocab_size)
+
+
+def qwen_image_module(config: QwenImageConfig) -> Any:
+    """diffusers' QwenImageTransformer2DModel."""
+    from diffusers import QwenImageTransformer2DModel
+
+    return QwenImageTransformer2DModel(
+        in_channels=4 * config.in_channels, out_channels=config.out_channels,
+        num_layers=config.blocks, attention_head_dim=config.head_dim,
+        num_attention_heads=config.heads, joint_attention_dim=config.context_dim,
+        axes_dims_rope=config.axes)
 
 
 def flux_controlnet_module(config: FluxControlNetConfig) -> Any:

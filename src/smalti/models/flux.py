@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
-from smalti.models.transformer_config import FluxConfig
+from smalti.models.transformer_config import FluxConfig, QwenImageConfig
 from smalti.nn import (
     from_patches,
     gelu_tanh,
@@ -70,7 +70,8 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
         raise InputError("ControlNets steer models that make a picture from a prompt alone; leave "
                          "them out where another picture is read")
     context = g.input("context", (batch, length, config.context_dim))
-    source = _given(g, config, batch) if modulated else computed(g, config, batch, PREFIX)
+    source = (given_modulations(g, config, batch) if modulated
+              else computed(g, config, batch, PREFIX))
     mask = hidden_scores(g.input("mask", (batch, length)), tokens) if masked else None
     double, single = (
         control_inputs(g, f"control.{kind}.", places, blocks, (batch, tokens, config.hidden_size))
@@ -170,7 +171,8 @@ def computed(g: Graph, config: FluxConfig, batch: int, prefix: str) -> Source:
     return lambda name, first, count: modulation(vec, name, count)
 
 
-def _given(g: Graph, config: FluxConfig, batch: int) -> Source:
+def given_modulations(g: Graph, config: FluxConfig | QwenImageConfig, batch: int) -> Source:
+    """Vectors of an input `modulation`."""
     vectors = g.input("modulation", (batch, config.modulations, config.hidden_size))
     return lambda name, first, count: [
         rows(vectors, i, i + 1).reshape(batch, config.hidden_size)

@@ -321,6 +321,35 @@ class AnimaConfig(TransformerConfig):
         return f"{self.blocks} blocks, and {self.text_blocks} for the text"
 
 
+@dataclass(frozen=True)
+class QwenImageConfig(TransformerConfig):
+    """Qwen-Image (Qwen team 2025, arXiv:2508.02324): blocks of two streams, text and image.
+
+    `axes` are the channels of a head that turn with the number of a picture, row and column.
+    """
+
+    hidden_size: int
+    heads: int
+    mlp_size: int
+    blocks: int = 60
+    in_channels: int = 16
+    out_channels: int = 16
+    context_dim: int = 3584
+    axes: tuple[int, ...] = (16, 56, 56)
+    rotary_base: float = 10000.0
+    eps: float = 1e-6
+
+    @property
+    def modulations(self) -> int:
+        """Vectors that modulate: 12 a block, 2 of the last layer."""
+        return 12 * self.blocks + 2
+
+    @property
+    def depth(self) -> str:
+        """How many blocks it has, in words."""
+        return f"{self.blocks} blocks"
+
+
 T5_XXL = T5Config(32128, hidden_size=4096, mlp_size=10240, layers=24, heads=64, head_dim=64)
 """The text encoder of SD 3, Flux and Chroma."""
 
@@ -352,6 +381,9 @@ SD35_MEDIUM = replace(SD3_MEDIUM, positions=384, qk_norm=True, dual_blocks=13)
 
 SD35_LARGE = MMDiTConfig(hidden_size=2432, heads=38, blocks=38, qk_norm=True)
 """Stable Diffusion 3.5 large, and large turbo."""
+
+QWEN_IMAGE = QwenImageConfig(hidden_size=3072, heads=24, mlp_size=12288)
+"""Qwen-Image and Qwen-Image-Edit, 20.4 billion parameters."""
 
 Z_IMAGE = ZImageConfig(hidden_size=3840, heads=30, mlp_size=10240)
 """Z-Image and Z-Image-Turbo, 6.2 billion parameters."""

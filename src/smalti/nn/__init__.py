@@ -15,7 +15,12 @@ from smalti.nn.activation import (
     relu6,
     silu,
 )
-from smalti.nn.attention import cross_attention, hidden_scores, turned_part
+from smalti.nn.attention import (
+    cross_attention,
+    hidden_scores,
+    normalised_and_turned,
+    turned_part,
+)
 from smalti.nn.convolution import conv2d, pixel_shuffle, pixel_unshuffle, upsample_nearest
 from smalti.nn.embedding import (
     embedding,
@@ -38,8 +43,8 @@ from smalti.nn.tokens import from_patches, from_tokens, patches, to_tokens
 __all__ = [
     "batch_norm", "conv2d", "cross_attention", "embedding", "from_patches", "from_tokens",
     "geglu_feed_forward", "gelu", "gelu_tanh", "grid_angles", "group_norm", "hidden_scores",
-    "layer_norm", "leaky_relu", "linear", "modulated_norm", "modulation", "patches",
-    "pixel_shuffle", "pixel_unshuffle", "prelu", "quick_gelu", "relu", "relu6", "rms_norm",
-    "rotary_embedding", "silu", "timestep_embedding", "to_tokens", "turned_part",
+    "layer_norm", "leaky_relu", "linear", "modulated_norm", "modulation", "normalised_and_turned",
+    "patches", "pixel_shuffle", "pixel_unshuffle", "prelu", "quick_gelu", "relu", "relu6",
+    "rms_norm", "rotary_embedding", "silu", "timestep_embedding", "to_tokens", "turned_part",
     "upsample_nearest",
 ]

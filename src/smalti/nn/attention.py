@@ -48,10 +48,24 @@ def turned_part(qkv: Value, number: int, norm: str, cos: Value, sin: Value, widt
     >>> turned_part(g.input("qkv", (2, 64, 144)), 1, "k_norm", cos, sin, 48, heads=3, eps=1e-6)
     <result of rotary_embedding f32[2, 64, 48]>
     """
-    n, tokens, _ = qkv.shape
     part = qkv.graph.apply("slice", qkv, axis=2, start=number * width, end=(number + 1) * width)
-    part = rms_norm(part.reshape(n, tokens, heads, width // heads), norm, eps, weight)
-    return rotary_embedding(part.reshape(n, tokens, width), cos, sin, heads)
+    return normalised_and_turned(part, norm, cos, sin, heads, eps, weight)
+
+
+def normalised_and_turned(x: Value, norm: str, cos: Value, sin: Value, heads: int, eps: float,
+                          weight: str = "weight") -> Value:
+    """Queries or keys x [n, t, c] as `turned_part` gives them, where they are a product of their
+    own.
+
+    >>> from smalti.graph import Graph
+    >>> g = Graph()
+    >>> cos, sin = g.input("cos", (1, 64, 8)), g.input("sin", (1, 64, 8))
+    >>> normalised_and_turned(g.input("q", (2, 64, 48)), "norm_q", cos, sin, heads=3, eps=1e-6)
+    <result of rotary_embedding f32[2, 64, 48]>
+    """
+    n, tokens, width = x.shape
+    y = rms_norm(x.reshape(n, tokens, heads, width // heads), norm, eps, weight)
+    return rotary_embedding(y.reshape(n, tokens, width), cos, sin, heads)
 
 
 def hidden_scores(seen: Value, tokens: int = 0) -> Value:
