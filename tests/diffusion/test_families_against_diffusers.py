@@ -24,13 +24,17 @@ PROMPT, NEGATIVE = "a red apple, ripe", "blurry"
 SAVED = {  # how folders are written
     "sd1": {"variant": "fp16"}, "sd2": {}, "sdxl": {"max_shard_size": "2MB"},
     "sdxl-refiner": {}, "sd3": {"max_shard_size": "2MB"},
-    "flux": {"max_shard_size": "2MB"}, "chroma": {}, "z-image": {}, "flux2": {}, "anima": {}}
+    "flux": {"max_shard_size": "2MB"}, "chroma": {}, "z-image": {}, "flux2": {}, "anima": {},
+    "qwen-image": {}}
 CALLS: dict[str, dict[str, Any]] = {
     "sd3": {"max_sequence_length": 77, "guidance_scale": 4.5},
     "flux": {"guidance_scale": 3.5},
     "chroma": {"guidance_scale": 4.0},
     "flux2": {"guidance_scale": 4.0},
-    "z-image": {"guidance_scale": 3.0}}  # what is added, and so one less than elsewhere
+    "z-image": {"guidance_scale": 3.0},  # what is added, and so one less than elsewhere
+    "qwen-image": {"true_cfg_scale": 4.0, "guidance_scale": None}}
+PACKED = ("flux", "chroma", "qwen-image")
+"""Families whose pipelines work on tokens."""
 
 
 def called(pipe: Any, family: str, latents: np.ndarray, sigmas: list[float] | None) -> np.ndarray:
@@ -44,7 +48,7 @@ def called(pipe: Any, family: str, latents: np.ndarray, sigmas: list[float] | No
             return pipe(prompt=PROMPT, negative_prompt=NEGATIVE, num_inference_steps=STEPS,
                         height=SIDE, width=SIDE, latents=start[:, :, None],
                         output="latents").numpy()[:, :, 0]
-    if family in ("flux", "chroma"):
+    if family in PACKED:
         start = pipe._pack_latents(start, *start.shape)
     options = {"guidance_scale": 7.0, **CALLS.get(family, {})}
     if family == "flux2":
@@ -63,11 +67,11 @@ def called(pipe: Any, family: str, latents: np.ndarray, sigmas: list[float] | No
     with torch.no_grad():
         found = pipe(prompt=PROMPT, num_inference_steps=STEPS, output_type="latent",
                      **options).images
-    if family in ("flux", "chroma"):
+    if family in PACKED:
         found = pipe._unpack_latents(found, SIDE, SIDE, pipe.vae_scale_factor)
     if family == "flux2":
         found = normalised(pipe, found)
-    return found.numpy()
+    return found.numpy().reshape(1, -1, *found.shape[-2:])
 
 
 def normalised(pipe: Any, latents: Any) -> Any:
@@ -99,23 +103,22 @@ def decoded(pipe: Any, latents: np.ndarray) -> np.ndarray:
     import torch
 
     vae, found = pipe.vae, torch.from_numpy(latents)
-    if "latents_mean" in vae.config and hasattr(vae, "temperal_downsample"):  # of films
-        mean, std = (torch.tensor(each)[:, None, None, None] for each in (
-            vae.config.latents_mean, vae.config.latents_std))
-        with torch.no_grad():
-            image = vae.decode(found[:, :, None] * std + mean).sample[0, :, 0]
-        return ((image / 2 + 0.5).clamp(0, 1) * 255).round().permute(1, 2, 0).numpy()
-    scaled = (spread(pipe, found) if hasattr(vae, "bn") else
-              found / vae.config.scaling_factor + (vae.config.shift_factor or 0))
     with torch.no_grad():
-        image = vae.decode(scaled).sample[0]
+        if "z_dim" in vae.config:  # of films
+            mean, std = (torch.tensor(vae.config[name])[:, None, None]
+                         for name in ("latents_mean", "latents_std"))
+            image = vae.decode((found * std + mean)[:, :, None]).sample[0, :, 0]
+        else:
+            scaled = (spread(pipe, found) if hasattr(vae, "bn") else
+                      found / vae.config.scaling_factor + (vae.config.shift_factor or 0))
+            image = vae.decode(scaled).sample[0]
     return ((image / 2 + 0.5).clamp(0, 1) * 255).round().permute(1, 2, 0).numpy()
 
 
 @pytest.mark.parametrize(("family", "prediction"), [
     ("sd1", "epsilon"), ("sd2", "epsilon"), ("sd2", "v_prediction"), ("sdxl", "epsilon"),
     ("sdxl-refiner", "epsilon"), ("sd3", "flow"), ("flux", "flow"), ("chroma", "flow"),
-    ("z-image", "flow"), ("flux2", "flow"), ("anima", "flow")])
+    ("z-image", "flow"), ("flux2", "flow"), ("anima", "flow"), ("qwen-image", "flow")])
 def test_a_picture_is_that_of_diffusers(tmp_path: Path, family: str, prediction: str) -> None:
     pipe = theirs.pipeline(family, prediction)
     pipe.set_progress_bar_config(disable=True)
@@ -130,7 +133,7 @@ def test_a_picture_is_that_of_diffusers(tmp_path: Path, family: str, prediction:
     if family == "sd3":
         options["noise"] = ",".join(f"{3 * t / (1 + 2 * t):.9f}" for t in (1.0, 0.6, 0.3, 0.0))
     guidance = {"sd3": 4.5, "flux": 1.0, "chroma": 4.0, "z-image": 4.0,
-                "flux2": 4.0, "anima": 4.0}.get(family, 7.0)
+                "flux2": 4.0, "anima": 4.0, "qwen-image": 4.0}.get(family, 7.0)
     *_, last = ours.steps(PROMPT, negative_prompt=NEGATIVE, width=SIDE, height=SIDE, steps=STEPS,
                           guidance_scale=guidance, seed=7, sampler="euler", **options)
     assert relative_error(last.latents, expected) <= ERROR_MAX

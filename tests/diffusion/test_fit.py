@@ -68,7 +68,7 @@ def test_a_second_pass_serves_models_that_were_trained_on_large_pictures() -> No
 
 @pytest.mark.parametrize(("family", "low", "high"), [
     ("flux", 384, 1408), ("chroma", 384, 1408), ("z-image", 512, 1408), ("sd3", 512, 1408),
-    ("sdxl", 768, 1408)])
+    ("qwen-image", 512, 1408), ("sdxl", 768, 1408)])
 def test_families_were_made_for_different_ranges(family: str, low: int, high: int) -> None:
     config = replace(tiny.FAMILIES[family], default_width=1024, default_height=1024)
     for side in (low, 1024, high):

@@ -66,6 +66,20 @@ def check(denoised, output):
     assert denoised.dtype == np.float32 and denoised.shape == X.shape
 
 
+def test_tokens_keep_their_norms():
+    """Of each square of 2 x 2 pixels with all channels, as diffusers does for Qwen-Image."""
+    guided = NEGATIVE + 7.5 * (POSITIVE - NEGATIVE)
+    for row in range(0, 8, 2):
+        for column in range(0, 8, 2):
+            place = (slice(None), slice(None), slice(row, row + 2), slice(column, column + 2))
+            norms = [np.sqrt(np.square(each[place]).sum(axis=(1, 2, 3), keepdims=True))
+                     for each in (POSITIVE, guided)]
+            guided[place] *= norms[0] / norms[1]
+    check(guidance(Recorder(), 7.5, token=2)(X, SIGMA), guided)
+    nothing = np.zeros_like(X)
+    assert not guidance(lambda x, *_: 0 * x, 7.5, token=2)(nothing, SIGMA).any()
+
+
 def test_one_batch_of_two():
     network = Recorder()
     denoised = guidance(network, 7.5)(X, SIGMA)

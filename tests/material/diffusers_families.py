@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 import tiny_families as tiny
-from transformer_peers import anima_module, anima_text_module, flux2_module, z_image_module
+from transformer_peers import (
+    anima_module,
+    anima_text_module,
+    flux2_module,
+    qwen_image_module,
+    z_image_module,
+)
 
 from smalti.benchmark import peers
 from smalti.diffusion import byte_bpe
@@ -80,20 +86,43 @@ class ChatTokenizer(Tokenizer):
         return template.format(messages[0]["content"])
 
 
+class WordTokenizer(ChatTokenizer):
+    """That of Qwen2.5, which fills up to the longest text."""
+
+    def __call__(self, prompts: list[str], max_length: int = 1024, **more: Any) -> Any:
+        longest = max(len(byte_bpe.qwen2().tokenize(text)) for text in prompts)
+        return super().__call__(prompts, min(longest, max_length), **more)
+
+
 def language_model(config: LanguageConfig) -> Any:
     """A module of transformers; it starts with norms of one, which are made others."""
     import torch
     from transformers import Qwen3Config, Qwen3Model
 
-    module = Qwen3Model(Qwen3Config(
+    sizes = dict(
         vocab_size=config.vocab_size, hidden_size=config.hidden_size,
         intermediate_size=config.mlp_size, num_hidden_layers=config.layers,
         num_attention_heads=config.heads, num_key_value_heads=config.kv_heads,
-        head_dim=config.head_dim, rms_norm_eps=config.eps,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rotary_base}))
+        rms_norm_eps=config.eps)
+    turns = {"rope_type": "default", "rope_theta": config.rotary_base}
+    module = qwen25_vl(sizes, turns) if config.qkv_bias else Qwen3Model(
+        Qwen3Config(**sizes, head_dim=config.head_dim, rope_parameters=turns))
     for name, tensor in module.named_parameters():
         torch.nn.init.normal_(tensor.data, float("norm" in name), 0.2)
     return module
+
+
+def qwen25_vl(sizes: dict[str, Any], turns: dict[str, Any]) -> Any:
+    """Qwen2.5-VL, whose heads share its width."""
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    half = sizes["hidden_size"] // sizes["num_attention_heads"] // 2
+    section = [half - 2 * (3 * half // 8), 3 * half // 8, 3 * half // 8]
+    vision = dict(depth=1, hidden_size=32, num_heads=2, intermediate_size=48,
+                  out_hidden_size=sizes["hidden_size"], fullatt_block_indexes=[0], window_size=112)
+    return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(
+        text_config={**sizes, "rope_parameters": {**turns, "mrope_section": section}},
+        vision_config=vision))
 
 
 def text_encoder(config: ClipTextConfig | T5Config | LanguageConfig) -> Any:
@@ -161,6 +190,8 @@ def transformer(family: str) -> Any:
         return flux2_module(config)
     if family == "anima":
         return anima_module(config)
+    if family == "qwen-image":
+        return qwen_image_module(config)
     shared = dict(in_channels=4 * config.in_channels, num_layers=config.double_blocks,
                   num_single_layers=config.single_blocks, attention_head_dim=config.head_dim,
                   num_attention_heads=config.heads, joint_attention_dim=config.context_dim,
@@ -228,6 +259,12 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
         return diffusers.Flux2KleinPipeline(
             scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=ChatTokenizer(),
             transformer=network, is_distilled=False)
+    if family == "qwen-image":
+        return diffusers.QwenImagePipeline(
+            scheduler=diffusers.FlowMatchEulerDiscreteScheduler(
+                use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, base_image_seq_len=256,
+                max_image_seq_len=8192, shift_terminal=0.02), vae=vae, text_encoder=texts[0],
+            tokenizer=WordTokenizer(), transformer=network)
     if family == "sd3":
         return diffusers.StableDiffusion3Pipeline(
             transformer=network, scheduler=flow, vae=vae, text_encoder=texts[0],

@@ -38,6 +38,7 @@ from smalti.models.transformer_config import (
     Flux2Config,
     FluxConfig,
     MMDiTConfig,
+    QwenImageConfig,
     T5Config,
     ZImageConfig,
 )
@@ -55,6 +56,8 @@ QWEN3 = LanguageConfig(151936, hidden_size=32, mlp_size=48, layers=3, heads=4, k
                        head_dim=16, qk_norm=True)
 DEEP = replace(QWEN3, layers=28)
 """One of which three states are read, behind 9, 18 and 27 layers."""
+QWEN25 = LanguageConfig(151680, hidden_size=48, mlp_size=48, layers=2, heads=2, kv_heads=1,
+                        head_dim=128, qkv_bias=True)
 UNET = UNetConfig(
     in_channels=4, out_channels=4, block_channels=(32, 64), res_blocks=1, attention=(False, True),
     heads=8, head_dim=None, transformer_depth=(0, 1), context_dim=64)
@@ -101,6 +104,10 @@ FAMILIES = {
         "anima", {"qwen3": QWEN3},
         AnimaConfig(48, heads=2, mlp_size=96, blocks=2, context_dim=32, rank=8, text_dim=32,
                     text_heads=2, text_mlp_size=64, text_blocks=2), vae(WAN_VAE), "flow"),
+    "qwen-image": ModelConfig(
+        "qwen-image", {"qwen25": QWEN25},
+        QwenImageConfig(64, heads=2, mlp_size=256, blocks=2, context_dim=48, axes=(4, 14, 14)),
+        vae(WAN_VAE), "flow"),
 }
 
 WORDLESS = {name: replace(config, texts={text: replace(part, vocab_size=96)
@@ -120,10 +127,11 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
     **dict.fromkeys(("z-image", "flux2"),
                     {"qwen3": "text_encoders.qwen3_4b.transformer.model."}),
     "anima": {"qwen3": "text_encoders.qwen3_06b.transformer.model."},
+    "qwen-image": {"qwen25": "text_encoders.qwen25_7b.transformer.model."},
 }
-PLAIN = ("t5xxl", "qwen3")
+PLAIN = ("t5xxl", "qwen3", "qwen25")
 """Text encoders that read the plain text, and are named alike inside."""
-NEWER = ("flux", "chroma", "z-image", "flux2", "anima")
+NEWER = ("flux", "chroma", "z-image", "flux2", "anima", "qwen-image")
 """Families whose whole files begin the names of the autoencoder with `vae.`, and that read plain
 texts."""
 DENOISER, VAE = "model.diffusion_model.", "first_stage_model."

@@ -13,6 +13,7 @@ import numpy as np
 from smalti.errors import CheckpointError
 from smalti.families import ModelFamily
 from smalti.families.evidence import Shapes, has
+from smalti.families.flow_shift import ExponentialShift
 from smalti.families.hints import Hints, TextHints
 from smalti.families.record import Read
 from smalti.models.config import SD15, ModelConfig, Prediction, VaeConfig
@@ -59,6 +60,9 @@ def derive_config(where: object, family: ModelFamily, shapes: Shapes, hints: Hin
         zero_terminal_snr="ztsnr" in shapes if hints.zero_terminal_snr is None
         else hints.zero_terminal_snr,
         flow_shift=None if hints.flow_shift_by_size else hints.flow_shift or defaults.flow_shift,
+        flow_shift_points=_shift_points(family, hints),
+        flow_terminal=(defaults.flow_terminal if hints.flow_terminal is None
+                       else hints.flow_terminal),
         **_edm_levels(hints, shapes, read),
         default_width=hints.width or side,
         default_height=hints.height or side,
@@ -75,6 +79,24 @@ def derive_config(where: object, family: ModelFamily, shapes: Shapes, hints: Hin
 
 def _at(texts: tuple[TextHints, ...], place: int) -> TextHints:
     return texts[place] if place < len(texts) else TextHints()
+
+
+def _shift_points(family: ModelFamily,
+                  hints: Hints) -> tuple[tuple[int, float], tuple[int, float]] | None:
+    """The points between which the shift follows the size, where others are stated than those of
+    the family, whose shift is of this kind.
+
+    Raises CheckpointError where both have the same number of tokens.
+    """
+    own = family.shift_by_size
+    if not hints.flow_shift_by_size or not isinstance(own, ExponentialShift):
+        return None
+    least = hints.tokens_low or own.least[0], hints.shift_low or own.least[1]
+    most = hints.tokens_high or own.most[0], hints.shift_high or own.most[1]
+    if least[0] == most[0]:
+        raise CheckpointError(f"the scheduler states the shift twice for {least[0]} tokens "
+                              f"(base_image_seq_len, max_image_seq_len); expected two numbers")
+    return None if (least, most) == (own.least, own.most) else (least, most)
 
 
 def _prediction(family: ModelFamily, shapes: Shapes, read: Read) -> Prediction:

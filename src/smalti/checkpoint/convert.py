@@ -39,8 +39,8 @@ PRECISIONS = {"f32": "F32", "f16": "F16", "bf16": "BF16", "fp8": "F8_E4M3",
               **{name.lower(): name for name in ENCODERS}}
 """What may be asked for -> dtype tag."""
 CONTAINERS = (".safetensors", ".gguf")
-PRECISE = (r"(^|\.)(first_stage_model|vae)\.|^(en|de)coder\.(conv|down|up|mid|norm)|quant_conv\."
-           r"|embedding|_embed(\.|$)|_embedder\.|embed_tokens|relative_attention")
+PRECISE = (r"(^|\.)(first_stage_model|vae)\.|^(en|de)coder\.(conv|down|up|mid|norm|head)"
+           r"|quant_conv\.|embedding|_embed(\.|$)|_embedder\.|embed_tokens|relative_attention")
 """Names of tensors that stay precise when others become 8-bit floats or blocks, whatever the model;
 the record of its denoiser has more."""
 PRECISE_ELEMENTS_MAX = 1024

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from smalti.errors import CheckpointError
 from smalti.families.distilled import words
@@ -55,6 +55,17 @@ LANGUAGE: Places = {
 TEXT_SECTIONS = ("text", "text_2", "text_3")
 TEXT_FOLDERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
 
+FLOW_LEVELS: Places = {
+    "shift_low": (("scheduler", "base_shift"),),
+    "shift_high": (("scheduler", "max_shift"),),
+    "tokens_low": (("scheduler", "base_image_seq_len"),),
+    "tokens_high": (("scheduler", "max_image_seq_len"),),
+    "flow_terminal": (("scheduler", "shift_terminal"),),
+}
+"""Places of what else is stated of the levels of models that predict a flow."""
+FLOW_SCHEDULER = "FlowMatchEuler"
+"""What begins the name of the scheduler that states it: without a last level, there is none."""
+
 ARCH_CONFIG: Places = {
     "unet_heads": (("unet", "num_heads"),),
     "unet_head_dim": (("unet", "num_head_channels"),),
@@ -66,6 +77,7 @@ ARCH_CONFIG: Places = {
     "shift_factor": (("vae", "shift_factor"),),
     "flow_shift": (("scheduler", "shift"),),
     "flow_shift_by_size": (("scheduler", "use_dynamic_shifting"),),
+    **FLOW_LEVELS,
     "zero_terminal_snr": (("scheduler", "rescale_betas_zero_snr"),),
     "prediction": (("", "prediction_type"), ("scheduler", "prediction_type")),
     "beta_schedule": (("scheduler", "beta_schedule"),),
@@ -95,6 +107,7 @@ FOLDER: Places = {
     "shift_factor": (("vae", "shift_factor"),),
     "flow_shift": (("scheduler", "shift"),),
     "flow_shift_by_size": (("scheduler", "use_dynamic_shifting"),),
+    **FLOW_LEVELS,
     "zero_terminal_snr": (("scheduler", "rescale_betas_zero_snr"),),
     "prediction": (("scheduler", "prediction_type"),),
     "beta_schedule": (("scheduler", "beta_schedule"),),
@@ -178,7 +191,11 @@ def folder_hints(where: object, tables: Tables) -> Hints:
     hints = replace(read_hints(Hints, where, tables, FOLDER),
                     texts=_text_hints(where, tables, TEXT_FOLDERS))
     scheduler = tables.get("scheduler")
-    if not isinstance(scheduler, dict) or not str(scheduler.get("_class_name")).startswith("EDM"):
+    if not isinstance(scheduler, dict):
+        return hints
+    if str(scheduler.get("_class_name")).startswith(FLOW_SCHEDULER):
+        return first(hints, Hints(flow_terminal=0.0))
+    if not str(scheduler.get("_class_name")).startswith("EDM"):
         return hints
     stated = str(scheduler.get("prediction_type", "epsilon")), scheduler.get("sigma_data", 0.5)
     predicted = next((each for known, each in EDM_PREDICTIONS.items() if known == stated), None)
@@ -216,12 +233,22 @@ def _text_hints(where: object, tables: Tables, sections: tuple[str, ...]) -> tup
     """
     found = []
     for section in sections:
-        table = tables.get(section)
+        table = language_table(tables.get(section))
         stated = isinstance(table, dict) and "num_heads" not in table
         places = LANGUAGE if isinstance(table, dict) and "rms_norm_eps" in table else TEXT
         found.append(read_hints(TextHints, f"{where}: {section}", table, places) if stated
                      else TextHints())
     return tuple(found)
+
+
+def language_table(table: object) -> object:
+    """The configuration of a text encoder; of models that read pictures, too, that of the texts.
+
+    >>> language_table({"text_config": {"hidden_size": 8}, "vision_config": {}})["hidden_size"]
+    8
+    """
+    inner = table.get("text_config") if isinstance(table, dict) else None
+    return {**table, **inner} if isinstance(table, dict) and isinstance(inner, dict) else table
 
 
 H = TypeVar("H", Hints, TextHints)
@@ -268,6 +295,10 @@ def _checked(label: str, hint: str, kind: str, value: object) -> object:
         if type(value) is not int or not 1 <= value <= COUNT_MAX:
             raise CheckpointError(f"{label} is {value!r:.60}; expected a whole number from 1")
         return value
+    if hint == "flow_terminal":
+        if type(value) not in (int, float) or not 0 <= cast("float", value) < 1:
+            raise CheckpointError(f"{label} is {value!r:.60}; expected a number from 0 to 1")
+        return float(cast("float", value))
     if isinstance(value, bool) or not isinstance(value, int | float) \
             or not 0 < value <= COUNT_MAX:
         raise CheckpointError(f"{label} is {value!r:.60}; expected a positive number")

@@ -122,7 +122,8 @@ def _config_lines(config: ModelConfig) -> list[tuple[str, str]]:
 def _noise_line(config: ModelConfig) -> str:
     if config.prediction == "flow":
         shift = config.flow_shift
-        return "flow, shift " + ("by size" if shift is None else f"{shift:g}")
+        end = f", to level {config.flow_terminal:g}" * bool(config.flow_terminal)
+        return "flow, shift " + ("by size" if shift is None else f"{shift:g}") + end
     if config.prediction.startswith("edm"):
         return f"levels {config.sigma_min:g} to {config.sigma_max:g}"
     return (f"scaled-linear betas {config.beta_start:g} to {config.beta_end:g},"

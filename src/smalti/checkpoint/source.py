@@ -24,7 +24,7 @@ from smalti.checkpoint.layout import (
 )
 from smalti.checkpoint.tensors import Shape, StoredTensor
 from smalti.errors import CheckpointError
-from smalti.families import ModelFamily, by_name, families, text_encoders
+from smalti.families import ModelFamily, autoencoders, by_name, families, text_encoders
 from smalti.families.distilled import Distilled, distilled, with_guidance
 from smalti.families.hints import Hints
 from smalti.families.keys import StoredRows
@@ -132,9 +132,21 @@ def with_parts(source: FoundModel, text_encoders: Sequence[Path], vae: Path | No
                             "text_encoders= (--text-encoder)")
     if vae is not None:
         opened = _open_part(vae, VAE)
+        _check_kind(source, vae, opened)
         source = _with_part(source, vae, {VAE: _parameters(opened.tensors, VAE)},
                             "an autoencoder", "vae= (--vae)")
     return source
+
+
+def _check_kind(source: FoundModel, path: Path, opened: FoundModel) -> None:
+    """Raise CheckpointError for an autoencoder of another kind than the model was trained with."""
+    family = source.family
+    stored = [name for tensor in opened.tensors.values() for name in tensor.stored_names]
+    other = next((kind for kind in autoencoders() if kind.shows(stored)), None)
+    if family is not None and other is not None and other != family.autoencoder:
+        raise CheckpointError(
+            f"{path} holds {other.title}, which models of {family.title} do not read; give "
+            f"{family.autoencoder.title}, such as {family.vae_file}")
 
 
 def _with_part(source: FoundModel, path: Path, found: Mapping[str, Mapping[str, StoredTensor]],
@@ -222,7 +234,8 @@ def _open_file(path: Path) -> FoundModel:
     known = [f"it is {titles()[part]}" for part in source.parts if bare == TEXT]
     latent = source.shapes.get(LATENT_TENSOR, ())
     if bare == VAE and len(latent) > 1:
-        models = [each.title for each in by_name() if each.vae.inner_channels == latent[1]]
+        models = [each.title for each in by_name() if each.vae.inner_channels == latent[1]
+                  and each.autoencoder.shows(file)]
         whose = listed(models) if models else "no family that is read"
         known.append(f"its latents have {latent[1]} channels, as those of {whose}")
     return replace(source, notes=(*source.notes, *known))

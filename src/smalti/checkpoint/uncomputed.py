@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
-from smalti.checkpoint.hints import Tables
+from smalti.checkpoint.hints import Tables, language_table
 from smalti.checkpoint.layout import DENOISER, VAE, inside
 from smalti.checkpoint.tensors import StoredTensor
 from smalti.errors import first_of
@@ -78,7 +78,9 @@ NORMALLY: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "_class_name": ("AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLQwenImage",
                         "AutoencoderKLWan"),
         "act_fn": ("silu", "swish"),
+        "attn_scales": ([],),
         "down_block_types": ("DownEncoderBlock2D",),
+        "is_residual": (False,),
         "mid_block_add_attention": (True,),
         "up_block_types": ("UpDecoderBlock2D",),
     },
@@ -88,6 +90,9 @@ NORMALLY: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 """Component of a folder -> key of its configuration -> the values that are computed, the first one
 being what is meant where the key is absent (diffusers' UNet2DConditionModel, AutoencoderKL). Of a
 list, each entry must be one of them."""
+PLAIN = ("default", "mrope")
+"""Kinds of `rope_scaling` that scale nothing: Qwen2.5-VL turns by three positions, which are equal
+where no picture is read."""
 SHOWN_MAX = 3
 """Layers of one kind that are named."""
 
@@ -122,10 +127,12 @@ def settings(tables: Tables) -> list[str]:
     """
     lines = []
     for component, keys in NORMALLY.items():
-        table = tables.get(component)
+        table = language_table(tables.get(component))
         stated = table if isinstance(table, Mapping) else {}
         for key, computed in keys.items():
             value = stated.get(key, computed[0])
+            if isinstance(value, Mapping) and value.get("rope_type", value.get("type")) in PLAIN:
+                value = None
             entries = value if isinstance(value, list) else [value]
             if not all(any(_same(each, known) for known in computed) for each in entries):
                 file = "scheduler_config" if component == "scheduler" else "config"

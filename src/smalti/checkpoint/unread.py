@@ -11,6 +11,8 @@ from smalti.families.names import FileKind, Names
 
 QWEN_WIDTH = 3584
 """Of the states of Qwen2.5-VL, which LongCat-Image reads instead of T5's."""
+MAGE_FLOW_WIDTH = 2560
+"""Of the states of Qwen3-VL 4B, which Mage-Flow reads with the layers of Qwen-Image."""
 CHATGLM_WIDTH = 4096
 """Of the states of ChatGLM3, which Kolors reads."""
 
@@ -39,8 +41,11 @@ UNREAD: tuple[FileKind, ...] = (
              lambda n: n.has("t_block.1.") and not n.has("attention_y_norm.")
              or n.has("adaln_single.emb.timestep_embedder.") and n.has("pos_embed.proj.")),
     FileKind("sana", "a SANA checkpoint", lambda n: n.has("attention_y_norm.")),
-    FileKind("qwen-image", "a Qwen-Image checkpoint",
-             lambda n: n.has("transformer_blocks.0.img_mod.1.") and n.has("txt_norm.")),
+    FileKind("qwen-image-layered", "a Qwen-Image-Layered checkpoint, which takes pictures apart",
+             lambda n: n.has("time_text_embed.addition_t_embedding.")),
+    FileKind("mage-flow", "a Mage-Flow checkpoint",
+             lambda n: n.has("transformer_blocks.0.img_mod.1.")
+             and n.size("txt_norm.weight", 0) == MAGE_FLOW_WIDTH),
     FileKind("qwen-image-2.1", "a Qwen-Image 2.1 checkpoint",
              lambda n: n.has("txt_in.text_norm.")),
     FileKind("krea2", "a Krea 2 checkpoint", lambda n: n.has("txtfusion.")),

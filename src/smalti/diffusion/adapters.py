@@ -27,9 +27,10 @@ PREDICTION_KEYS = ("modelspec.prediction_type", "ss_v_parameterization")
 """Metadata in which trainers of adapters write what their model predicts."""
 NOISE_OR_VELOCITY = {"epsilon", "v_prediction"}
 """Models that differ in this alone take each other's adapters, which do harm there."""
-CHOSEN = ("steps", "guidance", "sampler", "noise")
-"""What adapters of few steps recommend; what a model predicts, and the size of its pictures, they
-leave as they are."""
+CHOSEN = {**{name: f"default_{name}" for name in ("steps", "guidance", "sampler", "noise")},
+          **{name: name for name in ("flow_shift", "flow_terminal")}}
+"""What adapters of few steps recommend, and what it is called in the configuration of a model; what
+that predicts, and the size of its pictures, they leave as they are."""
 
 
 class Adapters:
@@ -125,7 +126,7 @@ def few_steps(config: ModelConfig, weights: Adapted) -> tuple[ModelConfig, list[
         if before:
             warnings.append(f"{name} makes few steps of many ({found.word}), and so does {before}; "
                             f"together they make worse pictures: use one of them")
-        values: Mapping[str, Any] = {f"default_{key}": value for key, value in found.values.items()
+        values: Mapping[str, Any] = {CHOSEN[key]: value for key, value in found.values.items()
                                      if key in CHOSEN}
         config = replace(config, **values, distilled=found.word)
         notes = [f"defaults are those that {name} is made for: {found}"]

@@ -168,7 +168,8 @@ def usual_tokens(config: ModelConfig) -> int:
     family, blank = family_of(config), {}
     for name, width in ((name, text.hidden_size) for name, text in config.texts.items()):
         text = family.text(name)
-        tokens = POSITIONS if text.encoder.chunked else text.tokens(config.denoiser)[0]
+        tokens = (POSITIONS if text.encoder.chunked
+                  else text.tokens(config.denoiser)[0] - text.dropped)
         blank[name] = Encoded(np.zeros((1, tokens, width), np.float32),
                               np.zeros((1, width), np.float32), np.ones((1, tokens), np.float32))
     told = Circumstances(config.default_height, config.default_width, 1.0, [False])
@@ -257,7 +258,9 @@ class Encoder:
                             text.template.partition("{}")[2])
         length = read.longest
         if text.round_to:
-            length = rounded(length + text.masked, text.round_to, low, high)
+            before = text.dropped
+            length = before + rounded(length + text.masked - before, text.round_to, low - before,
+                                      high - before)
         else:
             length = low if length <= low else high
         inputs = {"tokens": read.numbers(length)}

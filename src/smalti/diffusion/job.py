@@ -185,7 +185,8 @@ class PictureJob:
         guidance = Guidance(stage.denoiser, positive, negative, asked.guidance_scale,
                             asked.guiding(), always_both=sampler.needs_negative,
                             image=begun.image_guidance(negative),
-                            layers=self.config.denoiser.skippable_blocks)
+                            layers=self.config.denoiser.skippable_blocks,
+                            token=self.config.denoiser.normed)
         if asked.negative_prompt and not guidance.reads_negative:
             self.warnings.append("the negative prompt is not read at guidance 1")
         random = NoiseSource(asked.rng, asked.seeds, (self.config.vae.z_channels, *latent))

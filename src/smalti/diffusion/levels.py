@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from smalti.diffusion.noise import ALIGNED_SD1, FlowLevels, NoiseLevels
 from smalti.families import family_of
-from smalti.families.flow_shift import TOKEN_PIXELS
+from smalti.families.flow_shift import TOKEN_PIXELS, ExponentialShift
 from smalti.models.config import ModelConfig
 
 
@@ -22,9 +22,10 @@ def noise_levels(config: ModelConfig, width: int, height: int,
         if shift is None:
             token = config.vae.downscale * config.denoiser.multiple  # shifts are stated for 16
             sides = [round(TOKEN_PIXELS / token * side) for side in (width, height)]
-            shift = family_of(config).shift_by_size(
-                sides[0], sides[1], config.default_steps if steps is None else steps)
-        return FlowLevels.shifted(shift, config.train_steps)
+            by_size = (ExponentialShift(*config.flow_shift_points) if config.flow_shift_points
+                       else family_of(config).shift_by_size)
+            shift = by_size(sides[0], sides[1], config.default_steps if steps is None else steps)
+        return FlowLevels.shifted(shift, config.train_steps, config.flow_terminal)
     if config.prediction in ("edm", "edm_v"):
         return NoiseLevels.log_spaced(config.sigma_min, config.sigma_max, config.train_steps)
     aligned = family_of(config).aligned or ALIGNED_SD1

@@ -127,17 +127,20 @@ class FlowLevels(NoiseLevels):
     """The levels of a flow model: latents are (1 - sigma) * clean + sigma * noise, sigma <= 1.
 
     sigma is training time in (0, 1] moved to higher noise: shift * t / (1 + (shift - 1) * t);
-    Esser et al. 2024 (arXiv:2403.03206), equation 23. Step i of T is time (i + 1) / T.
+    Esser et al. 2024 (arXiv:2403.03206), equation 23. Step i of T is time (i + 1) / T. Where there
+    is a `terminal` level, `trailing` walks end with it.
 
     >>> FlowLevels.shifted(3.0).sigmas[[249, 499, 999]].tolist()
     [0.5, 0.75, 1.0]
     """
 
     shift: float = 1.0
+    terminal: float = 0.0
     flow: ClassVar[bool] = True
 
     @classmethod
-    def shifted(cls, shift: float = 1.0, train_steps: int = 1000) -> FlowLevels:
+    def shifted(cls, shift: float = 1.0, train_steps: int = 1000,
+                terminal: float = 0.0) -> FlowLevels:
         """Levels for a shift: 3 for SD3, 1 for Flux schnell and Chroma, `flux_shift` for Flux dev.
 
         Raises InputError for a shift that is not above 0.
@@ -145,7 +148,7 @@ class FlowLevels(NoiseLevels):
         if not 0 < shift < math.inf:
             raise InputError(f"flow shift is {shift!r}; expected a number above 0")
         time = np.arange(1, train_steps + 1) / train_steps
-        return cls(shift * time / (1 + (shift - 1) * time), shift=shift)
+        return cls(shift * time / (1 + (shift - 1) * time), shift=shift, terminal=terminal)
 
     def timestep(self, sigma: npt.ArrayLike) -> Floats:
         """The (fractional) training step of a noise level, ends held."""
@@ -158,6 +161,17 @@ class FlowLevels(NoiseLevels):
         steps = np.clip(np.asarray(timestep, np.float64), 0, len(self.sigmas) - 1)
         time = (steps + 1) / len(self.sigmas)
         return self.shift * time / (1 + (self.shift - 1) * time)
+
+    def stretched(self, sigmas: Floats) -> Floats:
+        """Falling levels, moved so that the last is the terminal one; diffusers'
+        `FlowMatchEulerDiscreteScheduler.stretch_shift_to_terminal`.
+
+        >>> FlowLevels.shifted(terminal=0.02).stretched(np.array([1.0, 0.75, 0.5])).tolist()
+        [1.0, 0.51, 0.02]
+        """
+        if not self.terminal or sigmas[-1] >= 1:
+            return sigmas
+        return 1 - (1 - sigmas) * (1 - self.terminal) / (1 - sigmas[-1])
 
     def alpha(self, sigma: float) -> float:
         """The factor of the clean latents in noisy ones at a level: 1 - sigma."""
@@ -198,6 +212,11 @@ def trailing(levels: NoiseLevels, steps: int) -> Floats:
 
     The schedule of flow models (Flux's `get_schedule`), of which the shift is in the levels.
     """
+    sigmas = _even(levels, steps)
+    return levels.stretched(sigmas) if isinstance(levels, FlowLevels) else sigmas
+
+
+def _even(levels: NoiseLevels, steps: int) -> Floats:
     return levels.sigma(len(levels.sigmas) * np.linspace(1, 1 / steps, steps) - 1)
 
 
@@ -258,14 +277,14 @@ def turbo(levels: NoiseLevels, steps: int) -> Floats:
     """Levels of distilled models: the first of ten equal parts of training time, from the top;
     for more than ten steps, equal parts."""
     strides = max(steps, TURBO_STRIDES)
-    return trailing(levels, strides)[:steps]
+    return _even(levels, strides)[:steps]
 
 
 def lcm(levels: NoiseLevels, steps: int) -> Floats:
     """Of the fifty levels of a latent consistency model, equally spaced ones from the top;
     diffusers' `LCMScheduler`. For more than fifty steps, equal parts."""
     strides = max(steps, LCM_STRIDES)
-    return trailing(levels, strides)[np.arange(steps) * strides // steps]
+    return _even(levels, strides)[np.arange(steps) * strides // steps]
 
 
 @dataclass(frozen=True)

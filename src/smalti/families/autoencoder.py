@@ -85,8 +85,9 @@ def _layout(names: Iterable[str]) -> Layout:
     return lambda name: rename(name).removeprefix(VAE)
 
 
-KL = Autoencoder(marks=("decoder.conv_in.weight", "decoder.mid"), without=(".gamma",),
-                 config=vae_config, parts=_parts, layout=_layout)
+KL = Autoencoder(
+    "an autoencoder of latent diffusion", marks=("decoder.conv_in.weight", "decoder.mid"),
+    without=(".gamma",), config=vae_config, parts=_parts, layout=_layout)
 """That of latent diffusion, which most families have."""
 
 
@@ -127,6 +128,7 @@ def _causal_parts(config: CausalVaeConfig) -> dict[str, ModelPart]:
 
 
 CAUSAL = Autoencoder(
+    "an autoencoder of Wan 2.1 or Qwen-Image",
     marks=("decoder.middle.0.residual.0.gamma", "decoder.mid_block.resnets.0.norm1.gamma"),
     config=causal_vae_config, parts=_causal_parts, layout=causal_vae)
 """That of Wan 2.1 and Qwen-Image, of pictures."""

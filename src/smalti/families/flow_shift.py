@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 TOKEN_PIXELS = 16
 """Side in pixels of what all published models of this kind make one token of."""
-
 
 Shift = Callable[[int, int, int], float]
 """(width, height in pixels, steps from noise to picture) -> the shift."""
 
 
-def exponential_shift(least: tuple[int, float], most: tuple[int, float]) -> Shift:
+@dataclass(frozen=True)
+class ExponentialShift:
     """The shift e^mu, with mu linear in the number of tokens between two points (tokens, mu), and
     beyond them, whatever the steps.
 
-    >>> qwen = exponential_shift((256, 0.5), (8192, 0.9))
+    >>> qwen = ExponentialShift((256, 0.5), (8192, 0.9))
     >>> round(math.log(qwen(1024, 1024, 40)), 6)
     0.693548
     """
-    (low, mu_low), (high, mu_high) = least, most
 
-    def shift(width: int, height: int, steps: int) -> float:
+    least: tuple[int, float]
+    most: tuple[int, float]
+
+    def __call__(self, width: int, height: int, steps: int) -> float:
+        (low, mu_low), (high, mu_high) = self.least, self.most
         tokens = _tokens(width, height)
         return math.exp(mu_low + (tokens - low) / (high - low) * (mu_high - mu_low))
-
-    return shift
 
 
 def _tokens(width: int, height: int) -> int:
@@ -56,5 +58,5 @@ def flux2_shift(width: int, height: int, steps: int) -> float:
     return math.exp(many + (steps - MANY) * (many - few) / (MANY - FEW))
 
 
-flux_shift = exponential_shift((256, 0.5), (4096, 1.15))
+flux_shift = ExponentialShift((256, 0.5), (4096, 1.15))
 """Of Flux dev: Black Forest Labs' reference, `get_schedule`."""

@@ -28,7 +28,9 @@ class Hints:
 
     `texts` are those about its text encoders, in their order. `unet_heads` are one number, or one a
     level. `reference` is whether another picture may be read as tokens. Sizes `width`, `height` are
-    in pixels, `latent_size` in latent pixels (for both sides).
+    in pixels, `latent_size` in latent pixels (for both sides). `shift_low` at `tokens_low` and
+    `shift_high` at `tokens_high` are the points of `ExponentialShift`; `flow_terminal` is the level
+    of the last step of a schedule, 0 where the schedule tells it.
     """
 
     texts: tuple[TextHints, ...] = ()
@@ -45,6 +47,11 @@ class Hints:
     statistics_eps: float | None = None
     flow_shift: float | None = None
     flow_shift_by_size: bool | None = None
+    shift_low: float | None = None
+    shift_high: float | None = None
+    tokens_low: int | None = None
+    tokens_high: int | None = None
+    flow_terminal: float | None = None
     zero_terminal_snr: bool | None = None
     prediction: Prediction | None = None
     beta_schedule: str | None = None

@@ -199,6 +199,7 @@ class Backbone:
 class Autoencoder:
     """A kind of autoencoder.
 
+    title         the words for it
     marks         what occurs in the names of its tensors, with whatever prefix
     without       what occurs in none of them, but in those of another kind that has such marks, too
     config        (file for messages, shapes, what is stated, what the family knows) -> its
@@ -207,6 +208,7 @@ class Autoencoder:
     layout        names below its prefix -> how they become parameters
     """
 
+    title: str
     marks: tuple[str, ...]
     config: Callable[[object, Shapes, Hints, VaeConfig], VaeConfig]
     parts: Callable[[Any], Mapping[str, ModelPart]]
@@ -276,7 +278,8 @@ class Defaults:
     """What a picture is made with where nothing is asked for and no file states it.
 
     `size` is the side in pixels. `flow_shift` moves the noise levels of models that predict a flow,
-    None for one that follows from the size of the picture. Pictures hold together whose areas, as
+    None for one that follows from the size of the picture, and `flow_terminal` is the level that a
+    schedule is stretched to end with, 0 for none. Pictures hold together whose areas, as
     shares of that of the default size, are between the two `areas`; in larger ones things repeat.
     A second pass, which goes on from an enlarged picture, may have `hires_area`. What a model is
     told that was distilled from guided ones is `distilled_guidance`.
@@ -288,6 +291,7 @@ class Defaults:
     sampler: str = "euler_a"
     noise: str = "karras"
     flow_shift: float | None = 1.0
+    flow_terminal: float = 0.0
     areas: tuple[float, float] = (0.5, 2.0)
     hires_area: float = 4.0
     distilled_guidance: float = 3.5

@@ -362,10 +362,12 @@ class ModelConfig:
     are read. `beta_start`, `beta_end`, `train_steps` are those of the scaled-linear schedule, with
     `zero_terminal_snr` rescaled until the last step is noise alone (Lin et al. 2023,
     arXiv:2305.08891); `flow_shift` moves the levels of models that predict a flow, None for one
-    that follows from the size of the picture; `sigma_min` and `sigma_max` are the levels of those
-    of EDM. Sizes are in pixels. `default_distilled_guidance` is what a model is told that was
-    distilled from guided ones; `distilled` is how it was distilled to few steps, where that is
-    known, such as "lightning".
+    that follows from the size of the picture, then between the two `flow_shift_points` of a number
+    of tokens and mu where a file states other ones than its family has; a schedule of such a model
+    is stretched to end with the level `flow_terminal`, if that is not 0; `sigma_min` and
+    `sigma_max` are the levels of those of EDM. Sizes are in pixels. `default_distilled_guidance` is
+    what a model is told that was distilled from guided ones; `distilled` is how it was distilled to
+    few steps, where that is known, such as "lightning".
     """
 
     family: str
@@ -378,6 +380,8 @@ class ModelConfig:
     train_steps: int = 1000
     zero_terminal_snr: bool = False
     flow_shift: float | None = 1.0
+    flow_shift_points: tuple[tuple[int, float], tuple[int, float]] | None = None
+    flow_terminal: float = 0.0
     sigma_min: float = 0.002
     sigma_max: float = 80.0
     default_width: int = 512

@@ -36,6 +36,10 @@ class DenoiserConfig(ABC):
     skippable_blocks = 0
     """Blocks that can be left out to steer away from a worse picture (skip-layer guidance)."""
 
+    normed = 0
+    """Side in latent pixels of the squares that have after guidance the norm that they have without
+    it; 0 for none."""
+
     @property
     def title(self) -> str:
         """What to call it in a sentence."""

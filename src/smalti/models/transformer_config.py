@@ -339,6 +339,9 @@ class QwenImageConfig(TransformerConfig):
     rotary_base: float = 10000.0
     eps: float = 1e-6
 
+    normed = 2
+    """The side of a token: as diffusers' pipelines do, and ComfyUI does not."""
+
     @property
     def modulations(self) -> int:
         """Vectors that modulate: 12 a block, 2 of the last layer."""

@@ -88,6 +88,13 @@ ANIMA = {
         "adaln_modulation_mlp.2": (3 * W, 8)}),
     **named(UNET + "llm_adapter.blocks.0.", {"cross_attn.k_proj": (W, W)}),
     **named(QWEN3 + "layers.3.", {"self_attn.q_proj": (2 * W, W)})}
+QWEN_IMAGE = {
+    UNET + "txt_norm.weight": (8,),
+    **named(UNET, {
+        "transformer_blocks.7.attn.to_q": (W, W), "transformer_blocks.7.attn.add_k_proj": (W, W),
+        "transformer_blocks.7.img_mod.1": (6 * W, W), "proj_out": (64, W),
+        "transformer_blocks.7.txt_mlp.net.0.proj": (4 * W, W)}),
+}
 SPELLED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, list[Part]]]] = {
     "sd2": (SD2, {
         "lora_te_text_model_encoder_layers_3_mlp_fc1": [
@@ -222,6 +229,20 @@ SPELLED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, list[Part]]]] = {
             "transformer.all_final_layer.2-1.linear", "diffusion_model.final_layer.linear")},
         "transformer.all_x_embedder.2-1": [(UNET + "x_embedder", 0, W)],
         "lora_unet_cap_embedder_1": [(UNET + "cap_embedder.1", 0, W)],
+    }),
+    "qwen-image": (QWEN_IMAGE, {
+        **{name: [(UNET + "transformer_blocks.7.attn.to_q", 0, W)] for name in (
+            "transformer_blocks.7.attn.to_q", "transformer.transformer_blocks.7.attn.to_q",
+            "diffusion_model.transformer_blocks.7.attn.to_q",
+            "lora_unet_transformer_blocks_7_attn_to_q", "lycoris_transformer_blocks_7_attn_to_q",
+            "base_model.model.transformer_blocks.7.attn.to_q")},
+        "transformer_blocks.7.attn.add_k_proj": [
+            (UNET + "transformer_blocks.7.attn.add_k_proj", 0, W)],
+        **{name: [(UNET + "transformer_blocks.7.img_mod.1", 0, 6 * W)] for name in (
+            "transformer_blocks.7.img_mod.1", "lora_unet_transformer_blocks_7_img_mod_1")},
+        "lora_unet_transformer_blocks_7_txt_mlp_net_0_proj": [
+            (UNET + "transformer_blocks.7.txt_mlp.net.0.proj", 0, 4 * W)],
+        "transformer.proj_out": [(UNET + "proj_out", 0, 64)],
     }),
     "anima": (ANIMA, {
         **{name: [(UNET + "blocks.7.self_attn.q_proj", 0, W)] for name in (

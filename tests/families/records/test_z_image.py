@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny_families as tiny
-from safetensors.numpy import save_file
+from tiny_adapters import KOHYA, applied, pair
 
 from smalti import Pipeline
 from smalti.checkpoint import Checkpoint, inspect, load
-from smalti.checkpoint.adapters import AdapterFile
 from smalti.diffusion import residents
 from smalti.diffusion.noise import FlowLevels, find_schedule
 from smalti.diffusion.residents import Residents
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import CheckpointError
-from smalti.families.expected import expected_tensors
 from smalti.runtime.cpu import streaming
 
 CONFIG = tiny.WORDLESS["z-image"]
@@ -101,28 +98,9 @@ def test_a_text_encoder_of_another_size_is_refused(tmp_path: Path, weights: tiny
 # ---------------------------------------------------------------------- adapters
 
 
-def pair(module: str, rows: int, width: int, down: str = "lora_A.weight",
-         up: str = "lora_B.weight") -> tiny.Weights:
-    random = np.random.default_rng(rows)
-    return {f"{module}.{down}": random.standard_normal((2, width), np.float32),
-            f"{module}.{up}": random.standard_normal((rows, 2), np.float32)}
-
-
-def applied(folder: Path, model: Checkpoint, stored: Mapping[str, np.ndarray]) -> tuple:
-    """The tensors of an adapter that are applied, and those that are named as left out."""
-    save_file(dict(stored), folder / "a.safetensors")
-    adapter = AdapterFile.open(folder / "a.safetensors")
-    fit = adapter.fit(expected_tensors(model.config), "z.safetensors")
-    assert adapter.kind.words == "Z-Image"
-    return fit.applied, [name for name, _ in fit.unused]
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, weights: tiny.Weights) -> Checkpoint:
     return load(whole(tmp_path_factory.mktemp("z") / "z.safetensors", weights))
-
-
-KOHYA = ("lora_down.weight", "lora_up.weight")
 
 
 @pytest.mark.parametrize("stored", [
@@ -140,7 +118,7 @@ KOHYA = ("lora_down.weight", "lora_up.weight")
 ], ids=lambda stored: next(iter(stored)))
 def test_adapters_of_all_spellings_are_applied(
         tmp_path: Path, model: Checkpoint, stored: tiny.Weights) -> None:
-    assert applied(tmp_path, model, stored) == (2, [])
+    assert applied(tmp_path, model, stored) == (2, [], "Z-Image")
 
 
 def test_a_fused_layer_beside_its_parts_counts_once(tmp_path: Path, model: Checkpoint) -> None:
@@ -150,7 +128,7 @@ def test_a_fused_layer_beside_its_parts_counts_once(tmp_path: Path, model: Check
              **pair("layers.0.attention.out", WIDTH, WIDTH, *dotted)}
     parts = {name: value for part in ("to.q", "to.k", "to.v", "to_out.0")
              for name, value in pair(f"layers.0.attention.{part}", WIDTH, WIDTH, *dotted).items()}
-    count, left = applied(tmp_path, model, {**parts, **twice})
+    count, left, _ = applied(tmp_path, model, {**parts, **twice})
     assert count == len(parts) and {name.split(".lora")[0] for name in left} == {
         "layers.0.attention.qkv", "layers.0.attention.to_out.0"}
 

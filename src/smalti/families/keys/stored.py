@@ -35,7 +35,8 @@ _BLOCK_NUMBER = re.compile(r"(?<=\.)\d{1,4}(?=\.)")
 @dataclass(frozen=True)
 class StoredRows:
     """Run `index` of `count` equal runs of the rows of the stored tensor `name`, or of that matrix
-    `transposed`, or of the `last_tap` in time of that kernel [out, in, time, height, width]."""
+    `transposed`, or of the `last_tap` in time of that kernel [out, in, time, height, width], which
+    some files hold alone [out, in, height, width]."""
 
     name: str
     index: int = 0
@@ -116,10 +117,11 @@ def shape_of(expression: Expression, shape: Callable[[str], tuple[int, ...]]) ->
     for part in expression:
         stored = shape(part.name)
         if part.last_tap:
-            if len(stored) != KERNEL_OF_FILMS:
+            if len(stored) not in (KERNEL_OF_FILMS - 1, KERNEL_OF_FILMS):
                 raise CheckpointError(f"{part.name} has {len(stored)} axes; expected a kernel of "
-                                      f"{KERNEL_OF_FILMS}, the third of which is time")
-            stored = stored[:2] + stored[3:]
+                                      f"{KERNEL_OF_FILMS}, the third of which is time, or of "
+                                      f"{KERNEL_OF_FILMS - 1}")
+            stored = stored[:2] + stored[-2:]
         count, *rest = (stored[::-1] if part.transposed else stored) or (1,)
         if count % part.count:
             raise CheckpointError(f"the {count} rows of {part.name} are no {part.count} equal runs")
@@ -141,7 +143,7 @@ def assembled(expression: Expression, read: Callable[[str], np.ndarray]) -> np.n
     runs = []
     for part in expression:
         array = read(part.name).T if part.transposed else read(part.name)
-        if part.last_tap:
+        if part.last_tap and array.ndim == KERNEL_OF_FILMS:
             array = array[:, :, -1]
         if part.count > 1:
             rows = len(array) // part.count
