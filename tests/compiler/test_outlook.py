@@ -36,7 +36,8 @@ def milliseconds(text: str) -> float:
     return float(text.split("expected of a run: ")[1].split(" ms")[0])
 
 
-@pytest.mark.parametrize("name", ["rtx_4060", "rx_7600", "m1", "core_i5_12400", "epyc_9654"])
+@pytest.mark.parametrize("name", ["rtx_4060", "rx_7600", "m1", "core_i5_12400", "epyc_9654",
+                                  "graviton_3"])
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 def test_every_kernel_has_a_line(name: str, precision: str) -> None:
     program = compile_graph(small(), threads=1, precision=precision)
@@ -48,6 +49,15 @@ def test_every_kernel_has_a_line(name: str, precision: str) -> None:
     assert len(kernels) == int(lines[0].split(": ")[1].split()[0]) >= 6
     total = sum(float(line.split()[0]) for line in kernels)
     assert milliseconds(text) == pytest.approx(total, abs=1e-3 * len(kernels))
+
+
+def test_vectors_are_those_of_the_cpu() -> None:
+    for name, lanes, vectors, by_lane in (("epyc_9654", 16, 32, False), ("core_i5_12400", 8, 16,
+                                          False), ("cortex_a72", 4, 32, True)):
+        found = limits_of(machine.device(name), 2)
+        assert (found.lanes, found.vectors, found.by_lane) == (lanes, vectors, by_lane)
+    assert limits_of(machine.device("graviton_3"), 2).blocks
+    assert not limits_of(machine.device("raspberry_pi_5"), 2).blocks
 
 
 def test_larger_images_take_longer_and_faster_devices_less() -> None:

@@ -103,3 +103,10 @@ def test_products_of_blocks_do_twice_those_of_pairs() -> None:
     assert step_clocks(found, 6, 4, "pairs") == pytest.approx(6)
     assert step_clocks(found, 6, 4, "blocks") == step_clocks(found, 5, 4, "blocks") == (
         pytest.approx((12 + 1.5) / 4))  # and half an instruction for each two rows
+
+
+def test_a_cpu_that_is_called_as_its_cores_is_no_chip_of_the_library() -> None:
+    found = machine.detect(Said("Cortex-A76 + Cortex-A55", ("asimd",)))
+    alone = machine.detect(Said("Cortex-A76", ("asimd",)))
+    assert alone.bandwidth == found.bandwidth and alone.memory == 16 << 30
+    assert (alone.architecture, alone.units) == ("", 4)

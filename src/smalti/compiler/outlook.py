@@ -14,6 +14,7 @@ from smalti.fuse.support import When
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
 from smalti.machine import cpu
+from smalti.machine.cores import LANES as NEON_LANES
 from smalti.machine.device import GUESSED, DeviceModel
 from smalti.schedule.choose import WINOGRAD_MAX
 from smalti.schedule.merge import contraction_extents, weights_batched
@@ -22,7 +23,8 @@ from smalti.settings import THREADS_MAX
 from smalti.tune.algorithms import REFERENCE_THREADS, planned
 from smalti.tune.objective import Objective
 
-WIDE_LANES, VECTORS = 16, {16: 32, 8: 16}
+VECTORS = {16: 32, 8: 16, NEON_LANES: 32}
+"""Vector registers by the lanes of one: AVX-512, AVX2, NEON."""
 COPY_COLUMNS = 1024
 ASSUMED_OF_GPUS = ("assumed: the same kernels as here, each in a launch of its own and as fast as "
                    "the vendor's library computes it; operations on the host are left out")
@@ -77,10 +79,10 @@ def running(found: Partition) -> dict[int, Region]:
 
 def limits_of(device: DeviceModel, threads: int) -> Limits:
     """What a CPU means for schedules."""
-    lanes = WIDE_LANES if device.wave >= WIDE_LANES else WIDE_LANES // 2
+    lanes = max(each for each in VECTORS if each <= device.wave)
     core = cpu.core_of(device)
     return Limits(lanes, VECTORS[lanes], int(core.l1_bytes), int(core.l2_bytes), threads,
-                  core.pairs > 0)
+                  core.pairs > 0, core.by_lane, blocks=core.by_lane and core.pairs > 0)
 
 
 def on_cpu(found: Partition, growth: int, precision: str, aim: Objective) -> Iterator[Expected]:

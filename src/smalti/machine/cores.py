@@ -45,6 +45,11 @@ def core_facts(cpu: str) -> CoreFacts | None:
     return _cores().get(cpu.split(TOGETHER)[0])
 
 
+def all_cores() -> list[CoreFacts]:
+    """Every core of the library."""
+    return list(_cores().values())
+
+
 @lru_cache(maxsize=1)
 def _cores() -> dict[str, CoreFacts]:
     """All cores by name."""

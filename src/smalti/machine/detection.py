@@ -104,12 +104,13 @@ def detect(found: Processor) -> DeviceModel:
 
 
 def _line(name: str) -> DeviceModel | None:
-    """The CPU of this name in the library: a GPU may be called alike, as Apple's are."""
+    """The CPU of this name in the library: a GPU may be called alike, as Apple's are, and of one
+    that is called as its cores are nothing else is known."""
     try:
         line = device(EXTRAS.sub("", name))
     except UnknownDeviceError:
         return None
-    return line if line.kind == "cpu" else None
+    return line if line.kind == "cpu" and core_facts(name) is None else None
 
 
 def _watts(line: DeviceModel | None, cores: int) -> float:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import csv
 import difflib
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib import resources
 
 from smalti.errors import UnknownDeviceError
+from smalti.machine.cores import LANES as NEON_LANES
+from smalti.machine.cores import CoreFacts, all_cores
 from smalti.machine.device import GUESSED, MEASURED, SPECIFIED, CacheLevel, DeviceModel
 
 ORIGINS = {"": SPECIFIED, "m": MEASURED, "g": GUESSED}
@@ -32,8 +35,12 @@ LAST_CACHE_BYTES_PER_CLOCK = 25.0
 """Bytes that a core of a CPU reads from the last-level cache in a clock."""
 BARRIER_SECONDS = 2e-6
 """Seconds between kernels on a CPU: a barrier of all threads."""
-PAIRS = ("zen4", "zen5", "sapphirerapids")
+NEON = "neon"
+"""What architectures of CPUs of AArch64 begin with; the name of the core is the end."""
+PAIRS = ("zen4", "zen5", "sapphirerapids", f"{NEON}_bf16")
 """Architectures of CPUs with vector instructions for products of pairs of bf16."""
+CORES, CORES_MEMORY_GB, CORES_MEMORY_GBPS, CORES_WATTS = 4, 8, 17, 10
+"""Of a CPU of which the core is known alone: what the small computers have that such are in."""
 REGISTERS_KIB, SHARED_KIB, L1_KIB, THREADS, BLOCKS, WAVE = 256, 64, 32, 1536, 16, 32
 """Of a unit of a GPU: KiB of registers, shared memory and first-level cache, the most invocations
 and work-groups that it holds, and invocations of a subgroup."""
@@ -78,13 +85,14 @@ def _device(cells: dict[str, str]) -> DeviceModel:
     matrix = number("matrix", "f16_matrix_tflops", 1e12)
     dtypes = ("f16", "bf16") if cells["bf16"] else ("f16",)
     cpu = cells["kind"] == "cpu"
-    lanes = 16 if "avx512" in cells["architecture"] else 8
+    architecture = cells["architecture"]
+    lanes = NEON_LANES if architecture.startswith(NEON) else 16 if "avx512" in architecture else 8
     vector = {"f32": f32, "f16": number("vector_f16", "f16_tflops", 1e12, guess=f32)}
-    if cells["architecture"].startswith(PAIRS):
+    if architecture.startswith(PAIRS):
         vector["bf16"] = 2 * f32
     caches = _caches(line, vendor, units, clock, bandwidth)
     return DeviceModel(
-        id=cells["id"], name=cells["name"], vendor=vendor, architecture=cells["architecture"],
+        id=cells["id"], name=cells["name"], vendor=vendor, architecture=architecture,
         kind=cells["kind"], units=units, clock=clock,
         vector=vector,
         matrix={dtype: matrix for dtype in dtypes if matrix and not (cpu and dtype == "f16")},
@@ -104,13 +112,40 @@ def _device(cells: dict[str, str]) -> DeviceModel:
         origin=line.origin)
 
 
+def _of_cores(core: CoreFacts, columns: Iterable[str]) -> DeviceModel:
+    """A CPU of some cores that are known, and of which nothing else is."""
+    rate = 2 * CORES * core.clock * core.multiply_adds * NEON_LANES
+    figures = {"units": CORES, "clock_mhz": core.clock / 1e6, "f32_tflops": rate / 1e12,
+               "l1_kib": core.l1_bytes / 2**10, "l2_mib": CORES * core.l2_bytes / 2**20,
+               "memory_gb": CORES_MEMORY_GB, "memory_gbps": CORES_MEMORY_GBPS,
+               "watts": CORES_WATTS}
+    id = core.name.lower().replace("-", "_").replace(" ", "_")
+    return _device({**dict.fromkeys(columns, ""), "id": id, "name": f"{CORES} cores {core.name}",
+                    "vendor": "arm", "architecture": f"{NEON}_{id}", "kind": "cpu",
+                    **{column: f"{figure:g}g" for column, figure in figures.items()}})
+
+
+@lru_cache(maxsize=1)
+def _cores() -> dict[str, DeviceModel]:
+    """CPUs that are asked for by their core, by the plain names of these; Apple names its GPUs as
+    its CPUs, which the table has by names of their own."""
+    columns = next(_lines()).keys()
+    found = {_plain(core.name): _of_cores(core, columns) for core in all_cores()}
+    return {name: model for name, model in found.items() if name not in _table()[1]}
+
+
+def _lines() -> Iterator[dict[str, str]]:
+    """The lines of the table."""
+    text = resources.files(__package__).joinpath("devices.csv").read_text(encoding="utf-8")
+    yield from csv.DictReader(text.splitlines())
+
+
 @lru_cache(maxsize=1)
 def _table() -> tuple[dict[str, DeviceModel], dict[str, str]]:
     """All devices by id; and ids by every name of a device, without separators."""
-    text = resources.files(__package__).joinpath("devices.csv").read_text(encoding="utf-8")
     found: dict[str, DeviceModel] = {}
     names: dict[str, str] = {}
-    for cells in csv.DictReader(text.splitlines()):
+    for cells in _lines():
         device = _device(cells)
         found[device.id] = device
         for name in (device.id, *cells["aliases"].split(), device.name):
@@ -138,7 +173,7 @@ def devices() -> list[DeviceModel]:
 
 def device(name: str) -> DeviceModel:
     """The device of a name: its id, such as rtx_4060, or the name that the vendor or a driver gives
-    it.
+    it. The name of a core of Arm's, such as cortex_a76, is that of a small computer with four.
 
     Raises UnknownDeviceError, which is an InputError and a KeyError and lists similar names.
 
@@ -149,11 +184,15 @@ def device(name: str) -> DeviceModel:
         raise UnknownDeviceError(f"a device is named {name!r}; expected a text, such as rtx_4060")
     found, names = _table()
     plain = _plain(name)
-    if plain not in names:
-        near = difflib.get_close_matches(plain, names, n=6, cutoff=0.5)
-        listed = ", ".join(dict.fromkeys(names[match] for match in near))
+    if plain in names:
+        return found[names[plain]]
+    cores = _cores()
+    if plain not in cores:
+        known = {**{plain: model.id for plain, model in cores.items()}, **names}
+        near = difflib.get_close_matches(plain, known, n=6, cutoff=0.5)
+        listed = ", ".join(dict.fromkeys(known[match] for match in near))
         raise UnknownDeviceError(f"no device {name!r} in the library"
                                  + (f"; near names: {listed}" if listed else
                                     "; it has GPUs and CPUs by the names of their makers, such as "
-                                    "rtx_4060, rx_7600, m1 or core_i5_12400"))
-    return found[names[plain]]
+                                    "rtx_4060, rx_7600, m1, core_i5_12400 or raspberry_pi_5"))
+    return cores[plain]
