@@ -1,11 +1,11 @@
 """Write full-size checkpoints with seeded random weights, as they are published.
 
     python bench/make_checkpoint.py sd15.safetensors
-    python bench/make_checkpoint.py FOLDER --family sdxl          # or flux-schnell: several files
+    python bench/make_checkpoint.py FOLDER --family sdxl          # or another: several files
 
-Names, shapes and sizes (in f16) are those of published files, the numbers are not: they keep
-signals at a size of about one, so that errors are seen and nothing overflows. For measuring time,
-memory and agreement with other libraries this is as good as the published weights.
+Names, shapes and sizes (in f16 or bf16) are those of published files, the numbers are not: they
+keep signals at a size of about one, so that errors are seen and nothing overflows. For measuring
+time, memory and agreement with other libraries this is as good as the published weights.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 from smalti.benchmark.weights import seeded
@@ -31,10 +32,13 @@ from smalti.models import (
     T5_XXL,
 )
 from smalti.models.config import ModelConfig
+from smalti.models.language_config import QWEN3_4B
+from smalti.models.transformer_config import Z_IMAGE
 
 CLIP_L_PREFIX = "cond_stage_model.transformer."
 CLIP_G_PREFIX = "text_encoders.clip_g.transformer."
 T5_PREFIX = "text_encoders.t5xxl.transformer."
+QWEN3_PREFIX = "text_encoders.qwen3.transformer."
 UNET, VAE = "model.diffusion_model.", "first_stage_model."
 ONE_FILE = {"model": {"": ""}}
 FAMILIES: dict[str, tuple[ModelConfig, dict[str, dict[str, str]]]] = {
@@ -47,24 +51,31 @@ FAMILIES: dict[str, tuple[ModelConfig, dict[str, dict[str, str]]]] = {
                                  FLUX_VAE, "flow"),
                      {"model": {UNET: ""}, "vae": {VAE: ""}, "clip_l": {CLIP_L_PREFIX: ""},
                       "t5xxl": {T5_PREFIX: ""}}),
+    "z-image-turbo": (ModelConfig("z-image", {"qwen3": QWEN3_4B}, Z_IMAGE, FLUX_VAE, "flow"),
+                      {"model": {UNET: ""}, "vae": {VAE: ""}, "qwen3": {QWEN3_PREFIX: ""}}),
 }
 """Of each family its configuration, and its files: what names begin with inside, and there."""
+HALVES = {"F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
+"""What numbers may be stored as, by the names of files."""
+PUBLISHED_AS = {"z-image-turbo": "BF16"}
+"""Families that are not published in f16."""
 
 
-def write(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]], seed: int) -> int:
+def write(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]], seed: int,
+          dtype: str = "F16") -> int:
     """Write a safetensors file tensor by tensor; stored name -> name for the numbers, and shape.
     Gives the bytes of the numbers."""
     header, end = {}, 0
     for stored, (_, shape) in tensors.items():
         size = 2 * int(np.prod(shape))
-        header[stored] = {"dtype": "F16", "shape": list(shape), "data_offsets": [end, end + size]}
+        header[stored] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
         end += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name, shape in tensors.values():
-            file.write(seeded(name, shape, seed).astype(np.float16).tobytes())
+            file.write(seeded(name, shape, seed).astype(HALVES[dtype]).tobytes())
     return end
 
 
@@ -84,7 +95,7 @@ def main() -> None:
         if len(files) > 1:
             path.mkdir(parents=True, exist_ok=True)
             path = path / f"{title}.safetensors"
-        size = write(path, stored, given.seed)
+        size = write(path, stored, given.seed, PUBLISHED_AS.get(given.family, "F16"))
         print(f"{path}: {len(stored)} tensors, {size / 1e9:.1f} GB, seed {given.seed}")
 
 

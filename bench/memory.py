@@ -1,10 +1,11 @@
 """Models larger than the memory that they may take: time and peak memory of one step.
 
-    python bench/make_checkpoint.py FOLDER --family sdxl          # or flux-schnell
-    python bench/memory.py FOLDER [--share 0.5] [--size 512] [--threads 2]
+    python bench/make_checkpoint.py FOLDER --family sdxl          # or another
+    python bench/memory.py FOLDER [--share 0.5 | --memory 8GB] [--size 512] [--steps 1]
 
 FOLDER holds model.safetensors, and files of text encoders and of the autoencoder where the family
-has them apart. What is given to `smalti generate --memory` is a share of the bytes of all files.
+has them apart. What is given to `smalti generate --memory` is a share of the bytes of all files, or
+a size.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ from footprint import environment, generate_command, peak_of
 from report import finish
 
 from smalti.benchmark.table import Row, duration
+from smalti.diffusion.request import memory_bytes
 
 TOLERANCE = 1.1
 """Peak of resident memory over what was given."""
 
 
 def row(given: argparse.Namespace) -> Row:
-    """Peak of a process that makes a picture in one step."""
+    """Peak of a process that makes a picture."""
     files = sorted(given.folder.glob("*.safetensors"))
     whole = sum(file.stat().st_size for file in files)
-    memory = int(given.share * whole)
-    command = ["a red apple", "--model", str(given.folder / "model.safetensors"), "--steps", "1",
-               "--size", str(given.size), "--threads", str(given.threads), "--memory", str(memory)]
+    memory = int(given.share * whole) if given.memory is None else memory_bytes(given.memory)
+    command = ["a red apple", "--model", str(given.folder / "model.safetensors"), "--steps",
+               str(given.steps), "--size", str(given.size), "--threads", str(given.threads),
+               "--memory", str(memory)]
     for file in files:
         if file.stem == "vae":
             command += ["--vae", str(file)]
@@ -43,7 +46,7 @@ def row(given: argparse.Namespace) -> Row:
     return Row.at_most(
         f"{given.folder.name}, {whole / 1e9:.1f} GB of files, in {memory / 1e9:.1f} GB: peak of "
         f"resident memory", TOLERANCE * memory / 1e9, peak.resident / 1e9, " GB",
-        f"a picture of {given.size}x{given.size} in one step took {duration(seconds)}")
+        f"a picture of {given.size}x{given.size}, steps: {given.steps}, took {duration(seconds)}")
 
 
 def main() -> int:
@@ -51,6 +54,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--share", type=float, default=0.5)
+    parser.add_argument("--memory")
+    parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
