@@ -56,6 +56,16 @@ def test_a_model_is_fetched_listed_verified_and_removed(named: HubServer, tmp_pa
     refused(run("models", "remove", "hf:org/tiny"), "was not fetched; what was: none")
 
 
+def test_a_model_is_looked_at_by_name_and_not_fetched(named: HubServer) -> None:
+    told = run("inspect", "hf:org/tiny")
+    assert "a Stable Diffusion 1.x checkpoint" in told.stdout, told.output
+    told = run("inspect", "hf:org/tiny", "--device", "rtx_3060", "--memory", "16GB")
+    assert "model       tiny\ndevice      GeForce RTX 3060 12 GB, discrete\nruns        yes\n" \
+        in told.stdout, told.output
+    assert "nothing was fetched yet" in run("models", "list").stdout
+    refused(run("inspect", "hf:org/none", "--device", "rtx_3060"), "org/none")
+
+
 def test_verify_names_what_was_changed(named: HubServer) -> None:
     path = run("models", "get", "hf:org/tiny").stdout.split()[-1]
     Path(path).resolve().write_bytes(b"x" * len(MODEL))

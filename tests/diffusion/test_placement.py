@@ -17,13 +17,14 @@ from tiny_controlnet import write_controlnet
 
 from smalti import Control, PictureOptions, Pipeline
 from smalti.benchmark.weights import seeded
-from smalti.diffusion import control, placement, submodels, upscale
+from smalti.diffusion import control, named, placement, submodels, upscale
 from smalti.diffusion.placement import PLACES, PartDevices, placed
 from smalti.diffusion.residents import Residents
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import DeviceError, InputError
 from smalti.models import RrdbConfig, upscaler_graph
 from smalti.runtime import vulkan, webgpu
+from smalti.runtime.device import Device
 
 NAMES = ("cpu", "vulkan:0", "vulkan:1", "wgpu:0")
 RRDB = RrdbConfig(channels=8, growth=4, blocks=1, doublings=1)
@@ -39,6 +40,7 @@ def four(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (placement, upscale):
         monkeypatch.setattr(module, "chosen", chosen)
+    monkeypatch.setattr(named, "described", lambda name: Device(name, name, "cpu", 8 << 30, ()))
 
 
 @pytest.mark.parametrize(("asked", "expected"), [

@@ -51,7 +51,10 @@ COMPUTE = (
     option("--objective", default="latency", show_default=True,
            help="What a CPU's schedules are chosen for: latency, throughput or energy."),
     option("--memory", default=None, metavar="SIZE",
-           help="What all of it may take, such as 6GB. Default: what the device has."),
+           help="What all of it may take of main memory, such as 6GB. Default: what there is."),
+    option("--gpu-memory", default=None, metavar="SIZE",
+           help="What it may take of the memory of a GPU that has its own. Default: what that "
+                "has."),
 )
 
 

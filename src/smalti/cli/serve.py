@@ -42,10 +42,13 @@ TOKEN_CHARACTERS_MAX = 4096
 @click.option("--precision", default="auto", show_default=True,
               help="auto, f32, bf16, int8, or f16 on a GPU.")
 @click.option("--memory", default=None, metavar="SIZE",
-              help="What all models may take, such as 6GB. Default: what the device has.")
+              help="What all models may take of main memory, such as 6GB. Default: what there is.")
+@click.option("--gpu-memory", default=None, metavar="SIZE",
+              help="What they may take of the memory of GPUs, each of which has its own then. "
+                   "Default: what these have.")
 def serve(models: tuple[Path, ...], output: Path, port: int, host: str, token: str | None,
           token_file: Path | None, devices: tuple[str, ...], threads: int | None, precision: str,
-          memory: str | None) -> None:
+          memory: str | None, gpu_memory: str | None) -> None:
     """Make pictures for programs that ask over HTTP.
 
     It ends with Ctrl-C. Jobs wait in one queue, which is kept: a server that is started again goes
@@ -58,9 +61,10 @@ def serve(models: tuple[Path, ...], output: Path, port: int, host: str, token: s
     for each in models:
         check_models(each)
     token = asked_token(token, token_file)
-    check_loading(devices, threads, memory)
+    check_loading(devices, threads, memory, gpu_memory)
     bound = listening(host, port, token)
-    site = Site(output, models, devices, threads=threads, precision=precision, memory=memory)
+    site = Site(output, models, devices, threads=threads, precision=precision, memory=memory,
+                gpu_memory=gpu_memory)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{bound.getsockname()[1]}"
     run(site, bound, host, token, lambda: click.echo(f"Smalti serves {address} (Ctrl-C ends it)"))
@@ -93,7 +97,7 @@ def asked_token(token: str | None, file: Path | None) -> str | None:
     return line
 
 
-def check_loading(devices: tuple[str, ...], threads: int | None, memory: str | None) -> None:
+def check_loading(devices: tuple[str, ...], threads: int | None, *memory: str | None) -> None:
     """Raise InputError for what no model could be loaded with; what is usual is not looked at, so
     that the server answers at once."""
     if len(set(devices)) < len(devices):
@@ -107,7 +111,8 @@ def check_loading(devices: tuple[str, ...], threads: int | None, memory: str | N
 
         for each in devices:
             placed(each)
-    if memory is not None:
+    if given := [each for each in memory if each is not None]:
         from smalti.diffusion.request import memory_bytes
 
-        memory_bytes(memory)
+        for each in given:
+            memory_bytes(each)

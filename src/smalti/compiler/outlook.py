@@ -74,6 +74,13 @@ def running(found: Partition) -> dict[int, Region]:
             if isinstance(region, Region) and region.when == When.RUN}
 
 
+def arena_bytes(found: Partition) -> int:
+    """Bytes of what lies between the kernels of a partition that run one after the other."""
+    count = len(found.regions)
+    course = LaunchOrder(found, [None] * count, [RegionGroup((n,)) for n in range(count)])
+    return arranged(course, [0] * count).bytes
+
+
 # ---------------------------------------------------------------------- another CPU
 
 

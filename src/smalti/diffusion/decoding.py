@@ -43,10 +43,7 @@ def decoded(submodels: Submodels, latent: Floats, directions: str = "",
     def decode(part: Floats) -> Floats:
         return _only(submodels.run("vae", part.shape[2:], latent=part))
 
-    count = len(list(tiles(height, side, overlap(side)))) * len(
-        list(tiles(width, side, overlap(side))))
-    submodels.say(f"memory was short for the picture at once: it was decoded in {count} "
-                  f"tiles of {side * vae.downscale} pixels")
+    tile_count(submodels, height, width, side)
     return in_tiles(decode, unscaled, side, vae.downscale, submodels.progress)
 
 
@@ -100,6 +97,16 @@ def fitting_side(submodels: Submodels, height: int, width: int, part: str = "vae
     sides = [side // config.vae.patch for side in SIDES]
     return next((side for side in sides if working_bytes(
         config, factor * min(side, width), factor * min(side, height)) <= free), sides[-1])
+
+
+def tile_count(submodels: Submodels, height: int, width: int, side: int) -> int:
+    """In how many tiles of a side a latent is decoded; it is said where these are several."""
+    rows, columns = (len(list(tiles(extent, side, overlap(side)))) for extent in (height, width))
+    if rows * columns > 1:
+        pixels = side * submodels.checkpoint.config.vae.downscale
+        submodels.say(f"memory was short for the picture at once: it was decoded in "
+                      f"{rows * columns} tiles of {pixels} pixels")
+    return rows * columns
 
 
 def overlap(side: int) -> int:

@@ -15,7 +15,7 @@ from smalti.diffusion.kinds import check_name
 from smalti.diffusion.placement import AUTO, placed
 from smalti.diffusion.residents import Residents, ignore
 from smalti.errors import InputError
-from smalti.runtime.choice import precisions
+from smalti.runtime.choice import described, precisions
 from smalti.runtime.inputs import checked_path
 from smalti.tune.objective import OBJECTIVES
 
@@ -37,8 +37,8 @@ class LoadOptions:
     give parts a device each, as {"denoiser": "vulkan:0", "text": "cpu"} (see `placement`), and
     is then a text of these. With `supervise`,
     faster schedules are looked for while pictures are made, which are the same with and without.
-    `memory` is what all of it may take on a device: bytes, or "6GB"; default: what the device has.
-    What does
+    `memory` is what all of it may take of main memory: bytes, or "6GB"; default: nine tenths of
+    what there is. `gpu_memory` is the same of the memory of each GPU that has its own. What does
     not fit is evicted when another part is needed, weights of a denoiser are streamed while it
     runs, and pictures are decoded in tiles; the result's warnings say so. Weights stay bound for
     the next call in up to half of that; without `keep` each part is evicted as soon as it is done
@@ -66,6 +66,7 @@ class LoadOptions:
     refiner: str | Path | None = None
     supervise: bool = False
     memory: int | str | None = None
+    gpu_memory: int | str | None = None
     objective: str = "latency"
     residents: Residents | None = None
 
@@ -86,6 +87,10 @@ class LoadOptions:
         if self.device != AUTO:  # of which parts may be elsewhere when the model is known
             self.device = str(self.placement)
         several = self.placement.devices
+        if self.gpu_memory is not None and not any(
+                described(each).has_own_memory for each in several):
+            raise InputError(f"gpu_memory is {self.gpu_memory!r}, and {' and '.join(several)} "
+                             f"computes in main memory; give memory (--memory) instead")
         for each in several:
             if self.precision == ROUNDED and ROUNDED not in precisions(each):
                 raise InputError(f"precision int8 needs a CPU that multiplies integers of 8 bits; "

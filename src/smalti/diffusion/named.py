@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from smalti import fetch
 from smalti.diffusion.load_options import LoadOptions
 from smalti.diffusion.request import memory_bytes
+from smalti.diffusion.residents import BASE_BYTES
+from smalti.errors import InputError
 from smalti.runtime.choice import described
 
 USABLE_SHARE = 0.9
 """Of a device's memory, where nothing is said."""
 
 
+def given_budget(asked: LoadOptions, device: str) -> int | str | None:
+    """What is said of the memory that a device computes in: the GPU's where that has its own, else
+    main memory."""
+    return asked.gpu_memory if described(device).has_own_memory else asked.memory
+
+
 def budget(asked: LoadOptions, device: str) -> int:
-    """What all that runs on one device may take there, in bytes."""
-    if asked.memory is not None:
-        return memory_bytes(asked.memory)
-    return int(USABLE_SHARE * described(device).memory_bytes)
+    """What all that runs on one device may take of the memory that it computes in, in bytes."""
+    given, found = given_budget(asked, device), described(device)
+    if given is not None:
+        return memory_bytes(given)
+    if not found.memory_bytes:
+        raise InputError(f"how much memory {found.name} has is not known; give memory (--memory), "
+                         f"such as 16GB")
+    return int(USABLE_SHARE * found.memory_bytes)
 
 
-def fetched(asked: LoadOptions) -> LoadOptions:
+def outside(asked: LoadOptions) -> int:
+    """What weights may take of main memory that a GPU with memory of its own has no room for, in
+    bytes."""
+    main = int(USABLE_SHARE * described("cpu").memory_bytes) if asked.memory is None else \
+        memory_bytes(asked.memory)
+    return main - BASE_BYTES
+
+
+Locate = Callable[[str | Path, int | None, Callable[[str], None]], str | Path]
+"""The path of what is given, for a model that is to take so many bytes; it may be a name."""
+
+
+def fetched(asked: LoadOptions, locate: Locate = fetch.located) -> LoadOptions:
     """The same options with paths instead of names, and with what the catalogue says that the model
-    needs besides, where nothing else is given. Raises FetchError."""
+    needs besides, where nothing else is given. What is given by name comes to be here as `locate`
+    does it. Raises FetchError."""
     needs = _needs(asked)
     given = {name: getattr(asked, name) for name in ("path", "refiner", "vae", "text_encoders",
                                                      "loras")}
@@ -33,7 +59,7 @@ def fetched(asked: LoadOptions) -> LoadOptions:
             given[name] = value
     if not needs and not any(map(fetch.is_name, _flat(given))):
         return asked
-    found: dict[str, Any] = {name: _paths(asked, value) for name, value in given.items()}
+    found: dict[str, Any] = {name: _paths(asked, value, locate) for name, value in given.items()}
     if asked.prediction is None:
         found["prediction"] = needs.get("prediction")
     return replace(asked, **found)
@@ -56,10 +82,10 @@ def _flat(given: dict[str, Any]) -> list[object]:
     return found
 
 
-def _paths(asked: LoadOptions, value: Any) -> Any:
+def _paths(asked: LoadOptions, value: Any, locate: Locate) -> Any:
     """The same with paths of files that are here."""
     if type(value) in (list, tuple):  # an adapter with its weights is a tuple of a kind of its own
-        return type(value)(_paths(asked, each) for each in value)
+        return type(value)(_paths(asked, each, locate) for each in value)
     if not fetch.is_name(value):
         return value
-    return fetch.located(value, budget(asked, asked.placement.of("denoiser")), asked.progress)
+    return locate(value, budget(asked, asked.placement.of("denoiser")), asked.progress)

@@ -18,19 +18,15 @@ from smalti.checkpoint.adapters import Adapted, Fit, WeightedAdapter
 from smalti.checkpoint.folder import model_name
 from smalti.compiler.options import ROUNDED
 from smalti.diffusion.adapters import Adapters, Entry, few_steps, labels
-from smalti.diffusion.conditioning import (
-    usual_conditioner_shape,
-    usual_text_shape,
-    usual_tokens,
-)
 from smalti.diffusion.fit import check_parts, check_refiner, size_warnings, word_warnings
+from smalti.diffusion.forecast import Forecast, forecast, usual_shape
 from smalti.diffusion.init_image import init_image
 from smalti.diffusion.inpainting import check_purpose, purpose
 from smalti.diffusion.job import PictureJob
 from smalti.diffusion.keywords import taking
 from smalti.diffusion.kinds import check_name
 from smalti.diffusion.load_options import LoadOptions
-from smalti.diffusion.named import budget, fetched
+from smalti.diffusion.named import budget, fetched, given_budget, outside
 from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.placement import PartDevices
 from smalti.diffusion.prompt import AdapterUse, parse
@@ -41,8 +37,6 @@ from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.text_devices import best
 from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.words import Vocabulary
-from smalti.families.parts import TEXTS
-from smalti.families.record import CONDITIONER
 from smalti.runtime import Program
 from smalti.runtime.choice import described, gone, precisions
 
@@ -100,7 +94,8 @@ class Pipeline:
         check_parts(opened)
         device = asked.placement.of("denoiser")
         usable = budget(asked, device)
-        residents = asked.residents or Residents(usable, device, asked.keep, partial(budget, asked))
+        residents = asked.residents or Residents(usable, device, asked.keep, partial(budget, asked),
+                                                 outside(asked))
 
         def models(part_of: checkpoint.Checkpoint, placement: PartDevices) -> Submodels:
             return Submodels(part_of, asked.precision, asked.threads, asked.progress,
@@ -114,8 +109,8 @@ class Pipeline:
             second = models(checkpoint.load(asked.refiner), placement.refining())
             check_parts(second.checkpoint)
             check_refiner(opened, second.checkpoint)
-        pipe = cls(submodels, model_name(opened.report.path),
-                   described(device).memory_bytes if asked.memory is None else usable, second,
+        there = described(device).memory_bytes if given_budget(asked, device) is None else usable
+        pipe = cls(submodels, model_name(opened.report.path), there, second,
                    asked.lora_folders, asked.embedding_files)
         pipe.loras = asked.loras
         pipe._notes = notes
@@ -174,6 +169,17 @@ class Pipeline:
                         [word.name for word in words], changed=bool(weights.uses)),
                     *self._adapters.warnings(weights, named), *doubts, *warnings, *lost],
                    changed, upscaler, [*self._notes, *notes])
+
+    @taking(PictureOptions)
+    def forecast(self, asked: PictureOptions) -> Forecast:
+        """What a picture would take, of memory and of time: nothing is read or made for it.
+
+        It is the plan that the picture is then made by. The device may be one of the timing model's
+        library, `Pipeline.load(path, device="library:rtx_3060")`, on which nothing runs. Raises
+        InputError for anything that cannot be used.
+        """
+        complete = request(self.config, asked, model=self.name, memory_bytes=self._memory_bytes)
+        return forecast(self._submodels.using(self._adapters.given), complete, self.name)
 
     def _weights(self, options: PictureOptions) -> tuple[Adapted, list[AdapterUse]]:
         """The weights with the adapters that were given and those that the prompts name, and how
@@ -272,14 +278,7 @@ class Pipeline:
         check_name("part", part, self.parts)
         asked = request(self.config, PictureOptions("", width=width, height=height),
                         memory_bytes=self._memory_bytes)
-        if part in TEXTS:
-            return usual_text_shape(self.config, TEXTS.index(part))
-        if part == CONDITIONER:
-            return usual_conditioner_shape(self.config)
-        rows, factor = 1 if asked.guidance_scale == 1 else 2, self.config.vae.downscale
-        latent = asked.height // factor, asked.width // factor
-        shapes = {"modulation": (1,), "vae": latent, "vae_encoder": (asked.height, asked.width)}
-        return shapes.get(part, (rows, *latent, usual_tokens(self.config)))
+        return usual_shape(self.config, part, asked)
 
     def _upscaler(self, given: Upscaler | str | Path | None) -> Upscaler | None:
         """A network that enlarges pictures, or that in a file."""

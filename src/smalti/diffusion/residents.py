@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from smalti.errors import InputError
 from smalti.graph.operation import HALVES
 from smalti.graph.quantised import Quantised
 from smalti.runtime import Program
@@ -34,6 +35,9 @@ f32, transformed and packed."""
 KEPT_SHARE = 0.5
 """Of what may be taken on a device, for weights that wait for the next picture; on a GPU with
 memory of its own it is all of it, as other programs do not come to need that."""
+STAGED_ON_DEVICE = 2
+"""Of a device with memory of its own: the halves of the stage that weights are copied to which lie
+in main memory."""
 UNCHANGED: frozenset[str] = frozenset()
 
 
@@ -55,20 +59,48 @@ class Readable(Protocol):
 class Resident:
     """A program with the weights that are bound to it, and the shape that it was made for.
 
-    `users` are the pictures that are being made with it. `supervisor` is there where schedules are
-    tried while it runs.
+    `held_bytes` are those of its weights that are there at a time, None where all are. `users` are
+    the pictures that are being made with it. `supervisor` is there where schedules are tried while
+    it runs.
     """
 
     program: Program
     shape: tuple[Hashable, ...]
     weights: Readable | None = None
+    held_bytes: int | None = None
     users: set[Hashable] = field(default_factory=set)
     supervisor: Supervisor | None = None
 
     @property
     def bytes(self) -> int:
         """The memory that it takes, shared weights included."""
-        return self.program.weights_bytes + self.program.arena_bytes
+        weights = self.program.weights_bytes if self.held_bytes is None else self.held_bytes
+        return weights + self.program.arena_bytes
+
+
+@dataclass(frozen=True)
+class MemoryDecision:
+    """What was decided about the memory of a program when its weights were bound.
+
+    `held_bytes` of its `weights_bytes` are there at a time, the rest is read while it runs.
+    `working_bytes` are those of what it computes with, `staged_bytes` those of a weight on its way.
+    `taken_bytes` is what it and all others take then, all `Residents` together.
+    """
+
+    weights_bytes: int
+    held_bytes: int
+    working_bytes: int
+    staged_bytes: int
+    taken_bytes: int
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Those of the weights that are read in each run."""
+        return self.weights_bytes - self.held_bytes
+
+
+def unplaced(found: MemoryDecision) -> None:
+    """A decision that nobody asks for."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +111,7 @@ class Wanted:
     weights that a resident has bound otherwise, None where that cannot be told;
     `takes(resident, names)` tells whether its program can be given those of these names. `user` is
     the picture that it is for, None for a single run. `progress` hears what takes long, `say` what
-    was done because memory was short.
+    was done because memory was short, `placed` what was decided about its memory.
     """
 
     key: Hashable
@@ -92,6 +124,7 @@ class Wanted:
     user: Hashable = None
     progress: Callable[[str], None] = ignore
     say: Callable[[str], None] = ignore
+    placed: Callable[[MemoryDecision], None] = unplaced
 
 
 @dataclass
@@ -103,13 +136,17 @@ class Residents:
     `turn` is held while a program is bound and run: pictures that are made in several threads take
     turns, a run of a program at a time, so that none is evicted while it runs. Parts of the same
     models that run elsewhere are held by those `on` that device, within the budget that `budget_of`
-    gives for it.
+    gives for it. Of devices with memory of their own, `outside_bytes` is what weights may take of
+    main memory. Where they only `foresee`, no weights are bound, and what the process takes does
+    not count: all decisions are those that a new process makes.
     """
 
     budget_bytes: int | None = None
     device: str = "cpu"
     keep: bool = True
     budget_of: Callable[[str], int | None] = lambda device: None
+    outside_bytes: int | None = None
+    foresee: bool = False
     turn: threading.RLock = field(default_factory=threading.RLock)
     _held: list[tuple[Hashable, Resident]] = field(default_factory=list)
     _by_device: dict[str, Residents] = field(default_factory=dict)
@@ -119,8 +156,9 @@ class Residents:
         known = self._by_device
         known.setdefault(self.device, self)
         if device not in known:
-            known.setdefault(device, Residents(self.budget_of(device), device, self.keep,
-                                               self.budget_of, _by_device=known))
+            known.setdefault(device, Residents(
+                self.budget_of(device), device, self.keep, self.budget_of, self.outside_bytes,
+                self.foresee, _by_device=known))
         return known[device]
 
     def __iter__(self) -> Iterator[Hashable]:
@@ -190,18 +228,38 @@ class Residents:
                        f"the rest was read while it ran")
         if like is not None and like not in self.all(wanted.key):
             like = None  # evicted
-        program.bind(wanted.weights.given, wanted.weights.drop, bytes_max=budget,
-                     like=None if like is None else like.program, differing=names)
-        return Resident(program, wanted.shape, wanted.weights)
+        held = program.weights_bytes if budget is None else program.held_bytes(budget)
+        self._check_outside(wanted.title, program.weights_bytes - held)
+        if not self.foresee:
+            program.bind(wanted.weights.given, wanted.weights.drop, bytes_max=budget,
+                         like=None if like is None else like.program, differing=names)
+        found = Resident(program, wanted.shape, wanted.weights, held)
+        wanted.placed(MemoryDecision(program.weights_bytes, held, program.arena_bytes,
+                                self._staged(program), self.taken_bytes + found.bytes))
+        return found
+
+    def _check_outside(self, title: str, size: int) -> None:
+        """Raise InputError where weights that the device has no room for have none in main memory.
+        """
+        if self.outside_bytes is not None and described(self.device).has_own_memory \
+                and size > self.outside_bytes:
+            raise InputError(f"{title} has {size / 1e9:.1f} GB of weights more than the device has "
+                             f"room for, and main memory may take {self.outside_bytes / 1e9:.1f} "
+                             f"GB; give more memory, or a model of smaller weights")
 
     def free_bytes(self, held_bytes: int = 0) -> int | None:
         """Bytes that may still be taken, beside `held_bytes`; None where nothing bounds them."""
         if self.budget_bytes is None:
             return None
         taken = self.taken_bytes
-        if driver_of(self.device).computes_in_main_memory:
-            taken = max(resident_bytes() or 0, BASE_BYTES + taken)
+        if self._of_main_memory:
+            taken = max(0 if self.foresee else resident_bytes() or 0, BASE_BYTES + taken)
         return self.budget_bytes - taken - held_bytes
+
+    @property
+    def _of_main_memory(self) -> bool:
+        """Whether programs take memory of this process."""
+        return driver_of(self.device).computes_in_main_memory
 
     @property
     def taken_bytes(self) -> int:
@@ -276,10 +334,7 @@ class Residents:
         recipe = program.recipe
         if self.budget_bytes is None or recipe is None:
             return None
-        dtypes = dict(recipe.options.weights)
-        largest = max((value.type.size * (2 if dtypes.get(name) in HALVES else 4)
-                       for name, value in recipe.graph.parameters.items()), default=0)
-        working, before = program.arena_bytes + STAGED * largest, self.get(key)
+        working, before = program.arena_bytes + self._staged(program), self.get(key)
         if before is not None and not before.program.streamed and self._fits(working):
             return program.weights_bytes  # most of them are there
         self.evict_for(working + program.weights_bytes, key)
@@ -287,6 +342,15 @@ class Residents:
             for each in self.all(key):
                 self.evict(each)
         return self.free_bytes(working)
+
+    def _staged(self, program: Program) -> int:
+        """Bytes of weights on their way to where programs read them."""
+        if program.recipe is None:
+            return 0
+        dtypes = dict(program.recipe.options.weights)
+        largest = max((value.type.size * (2 if dtypes.get(name) in HALVES else 4)
+                       for name, value in program.recipe.graph.parameters.items()), default=0)
+        return (STAGED if self._of_main_memory else STAGED_ON_DEVICE) * largest
 
     def _fits(self, size: int) -> bool:
         """Whether so many bytes may still be taken."""

@@ -22,7 +22,14 @@ from smalti.checkpoint.tensors import held_as
 from smalti.compiler.options import ROUNDED
 from smalti.diffusion import rounding
 from smalti.diffusion.placement import PartDevices
-from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, ignore
+from smalti.diffusion.residents import (
+    UNCHANGED,
+    MemoryDecision,
+    Resident,
+    Residents,
+    Wanted,
+    ignore,
+)
 from smalti.errors import InputError
 from smalti.families.parts import ModelPart, parts
 from smalti.graph import Graph
@@ -59,8 +66,8 @@ class Submodels:
     made, None
     for single runs; `said` is what was done because memory was short, and `texts` what text
     encoders have given for it; `accounts` say of each part what trying schedules has cost it, and
-    `runs` how often it ran for which shape; `decided` are the weights of a part that are not
-    rounded to 8 bits, whatever the picture.
+    `runs` how often it ran for which shape, `placed` what was decided about its memory; `decided`
+    are the weights of a part that are not rounded to 8 bits, whatever the picture.
     """
 
     checkpoint: Checkpoint
@@ -78,6 +85,7 @@ class Submodels:
     texts: dict[Hashable, dict[str, np.ndarray]] = field(default_factory=dict)
     accounts: dict[str, Account] = field(default_factory=dict)
     runs: dict[tuple[str, Shape], PartRuns] = field(default_factory=dict)
+    placed: dict[tuple[str, Shape], MemoryDecision] = field(default_factory=dict)
     decided: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -94,7 +102,7 @@ class Submodels:
               user: Hashable = None) -> Submodels:
         """The same parts with other weights and words, for a picture of which nothing is known."""
         return replace(self, given=weights, words=words, user=user, said=[], texts={},
-                       accounts={}, runs={})
+                       accounts={}, runs={}, placed={})
 
     @cached_property
     def parts(self) -> dict[str, ModelPart]:
@@ -154,7 +162,7 @@ class Submodels:
         return self.residents_of(part).ready(Wanted(
             self.key(part), self._title(part), shape, self.weights,
             partial(self._built, part, shape), self._differing, self._takes, self.user,
-            self.progress, self.say))
+            self.progress, self.say, partial(self.placed.__setitem__, (part, shape))))
 
     def _built(self, part: str, shape: Shape, like: Program | None) -> Program:
         """The program of `part` for `shape`, without weights."""
@@ -244,6 +252,8 @@ class Submodels:
                 described(self.placement.of_part(part)).features,
                 self.checkpoint.digest(os.path.commonprefix([*start.parameters])))))
             known = cache.get(key)
+            if known is None and self.residents.foresee:
+                return ()  # nothing is measured for what is not made
             if known is None:
                 known = "\n".join(self._measured(part)).encode()
                 cache.put(key, known)

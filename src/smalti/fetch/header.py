@@ -38,16 +38,23 @@ class Header:
         return found
 
 
-def read_header(remote: Remote, total: int) -> Header:
-    """The header of a safetensors file on a server.
-
-    Raises FetchError where it cannot be had, CheckpointError where it is not sound.
-    """
+def header_bytes(remote: Remote, total: int) -> bytes:
+    """What a safetensors file on a server begins with, the whole header included. Raises FetchError
+    where it cannot be had."""
     first, _ = content(remote, FIRST_BYTES, 0, min(FIRST_BYTES, total))
     length = 8 + int.from_bytes(first[:8], "little")
     if len(first) < length <= min(total, HEADER_BYTES_MAX + 8):
         rest, _ = content(remote, HEADER_BYTES_MAX, len(first), length)
         first += rest
+    return first
+
+
+def read_header(remote: Remote, total: int) -> Header:
+    """The header of a safetensors file on a server.
+
+    Raises FetchError where it cannot be had, CheckpointError where it is not sound.
+    """
+    first = header_bytes(remote, total)
     return Header(*parsed_header(io.BytesIO(first), remote.title, total))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from smalti import settings
+from smalti import machine, settings
 from smalti.errors import InputError
-from smalti.runtime.device import Device
+from smalti.runtime.device import LIBRARY, Device
 from smalti.runtime.devices import devices, found
 from smalti.runtime.drivers import HOMES, driver_of, gpus
 from smalti.runtime.gpu.removals import AUTOMATIC, DEVICE, removal_of
@@ -57,9 +57,25 @@ def local(name: str) -> bool:
     return name == "auto" or name.partition(":")[0] in HOMES
 
 
+def foreseen(name: str) -> str:
+    """The id of a device that pictures are foretold for: one that is here, or "library:" and one of
+    the timing model's library.
+
+    Raises InputError for a name that is neither, with near ones.
+
+    >>> foreseen("cpu"), foreseen("rtx_3060")
+    ('cpu', 'library:rtx_3060_12_gb')
+    """
+    return chosen(name) if local(name) else f"{LIBRARY}:{machine.device(name).id}"
+
+
 def described(name: str) -> Device:
     """The device of this id. Raises InputError where it is not here, naming those that are."""
     kind = name.partition(":")[0]
+    if kind == LIBRARY:
+        [foretold] = driver_of(name).found()
+        if isinstance(foretold, Device):
+            return foretold
     for each in found(kind) if kind in HOMES else ():
         if each.id == name:
             return each

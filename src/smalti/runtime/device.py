@@ -6,6 +6,11 @@ from dataclasses import dataclass, field
 
 from smalti.runtime.gpu.removals import Removal
 
+LIBRARY = "library"
+"""What ids begin with of devices of the timing model's library, which need not be here: programs
+of them are timed and weighed (see `foretold`), and do not run."""
+OWN_MEMORY = ("discrete", "virtual")
+"""Kinds of devices that have memory of their own."""
 USUAL_CACHE_BYTES = {1: 32 << 10, 2: 512 << 10, 3: 4 << 20}
 """By level, for what does not tell: as most processors of desktops have them, or less."""
 
@@ -37,3 +42,13 @@ class Device:
     removals: tuple[Removal, ...] = field(default=(), repr=False)
     speeds: tuple[float, ...] = field(default=(), repr=False)
     identity: str = field(default="", repr=False)
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether programs compute in memory of the device, and not in main memory.
+
+        >>> Device("vulkan:0", "GeForce RTX 3060", "discrete", 12 << 30, ()).has_own_memory
+        True
+        """
+        return self.kind in OWN_MEMORY
+

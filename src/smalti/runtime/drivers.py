@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 
+from smalti.runtime.device import LIBRARY
 from smalti.runtime.driver import Driver
 
 HOMES = {
@@ -32,4 +33,8 @@ def driver_of(device: str) -> Driver:
     >>> driver_of("cpu").precisions
     ('auto', 'f32', 'bf16')
     """
-    return driver(device.partition(":")[0])
+    kind, _, name = device.partition(":")
+    if kind == LIBRARY:
+        found: Driver = import_module("smalti.runtime.foretold").driver(name)
+        return found
+    return driver(kind)

@@ -62,6 +62,11 @@ class Program(ABC):
         """Bytes for everything between kernels."""
         return 0
 
+    def held_bytes(self, bytes_max: int) -> int:
+        """Bytes of weights that are there at a time when `bind` is given `bytes_max`. Raises
+        InputError, as that does, where it is too little for a single kernel."""
+        return self.weights_bytes
+
     @property
     def shared_bytes(self) -> int:
         """Of `weights_bytes`, those that another program holds, too."""
@@ -154,6 +159,14 @@ class Program(ABC):
         """Its kernels, with what the timing model expects of each, and what the last run took
         where that is measured. None where it has no kernels, or several modules."""
         return None
+
+    def expected_seconds(self) -> float | None:
+        """Seconds of a run whose held inputs do not change, by the timing model; None where that
+        does not know the device."""
+        table = self.kernels()
+        found = [row.expected for row in table.rows if not row.seldom] if table else []
+        known = [seconds for seconds in found if seconds is not None]
+        return sum(known) if known else None
 
     def measured(self) -> np.ndarray | None:
         """Seconds of each of `kernels` in the last run that was timed; None before there was one,

@@ -214,6 +214,10 @@ class NativeProgram(Program):
     def shared_bytes(self) -> int:
         return sum(self.module.slots[number].bytes for number in self._shared)
 
+    def held_bytes(self, bytes_max: int) -> int:
+        plan = planned(self.module, bytes_max)
+        return self.weights_bytes if plan is None else plan.bytes(self.module)
+
     @property
     def arena_bytes(self) -> int:
         """Bytes for all values between kernels, and for the threads' scratch memory."""

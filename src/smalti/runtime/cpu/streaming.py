@@ -49,6 +49,10 @@ class StreamingPlan:
     segments: tuple[Segment, ...]
     half_bytes: int
 
+    def bytes(self, module: Module) -> int:
+        """Bytes of weights that are there at a time, both halves of the pool included."""
+        return sum(module.slots[n].bytes for n in self.resident) + 2 * self.half_bytes
+
 
 def padded(size: int) -> int:
     """Bytes that a slot of `size` bytes takes in a half of the pool, alignment included."""

@@ -462,6 +462,9 @@ class DeviceProgram(Program):
             result = OPERATIONS[call.operation].meaning(*operands, **call.attributes)
         self._write(call.result, np.asarray(result))
 
+    def held_bytes(self, bytes_max: int) -> int:
+        return max(0, min(self.weights_bytes, bytes_max))
+
     @property
     def arena_bytes(self) -> int:
         return self.module.arena_bytes

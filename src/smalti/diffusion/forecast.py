@@ -1,0 +1,246 @@
+"""What a picture would take before anything of it is made: memory, parts that stay and parts that
+come and go, and time.
+
+The parts of a model are weighed by the very `Residents` that decide when the picture is made, in
+the order in which it runs them; they only bind no weights. So what is foretold is what is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from smalti.diffusion.conditioning import (
+    usual_conditioner_shape,
+    usual_text_shape,
+    usual_tokens,
+)
+from smalti.diffusion.decoding import fitting_side, tile_count
+from smalti.diffusion.network import MODULATION
+from smalti.diffusion.request import Request
+from smalti.diffusion.residents import BASE_BYTES, MemoryDecision, Residents
+from smalti.diffusion.samplers import SAMPLERS
+from smalti.diffusion.submodels import Submodels
+from smalti.errors import DeviceError, InputError
+from smalti.families.parts import TEXTS
+from smalti.families.record import CONDITIONER
+from smalti.fetch.download import shown_bytes
+from smalti.machine.uncertainty import uncertainty
+from smalti.models.config import ModelConfig
+from smalti.runtime.choice import described
+from smalti.runtime.drivers import driver_of
+
+DISK_BYTES_A_SECOND = 2e9
+"""At which weights come from a file, and are packed: a guess, of a solid-state disk."""
+LINK_BYTES_A_SECOND = 12e9
+"""At which they come to a GPU whose link is not known: a guess, of PCIe 3.0 with 16 lanes."""
+
+
+@dataclass(frozen=True)
+class PartForecast:
+    """A part of the model in a picture: how its memory is decided, and how often it runs.
+
+    `device` is the id of where it runs. `seconds` are those of a run, None where nothing is known
+    of the device.
+    """
+
+    part: str
+    title: str
+    device: str
+    shape: tuple[int, ...]
+    precision: str
+    memory: MemoryDecision
+    runs: int
+    seconds: float | None
+
+    def __str__(self) -> str:
+        size, working = (shown_bytes(each) for each in (
+            self.memory.weights_bytes, self.memory.working_bytes))
+        how = "of weights, resident" if not self.memory.streamed_bytes else (
+            f"of weights, {shown_bytes(self.memory.held_bytes)} at a time, the rest streamed")
+        time = "" if self.seconds is None else f"; {self.runs} x {_seconds(self.seconds)}"
+        return f"{self.precision}, {size} {how}; {working} to compute in{time}"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a picture would take.
+
+    `device` is what that of the denoiser is called. `budget_bytes` is what may be taken of the
+    memory that it computes in, `peak_bytes` what is taken there. `main_bytes` is the peak of main
+    memory, which is the same where the device computes there. `step_seconds` and `seconds` are
+    those of a step and of a whole picture without reading the files, which takes `reading_seconds`
+    once; None where nothing is known of the device. Times may be off by the share `uncertainty`,
+    for the reason that `assumed` tells. `warnings` say what is done because memory is short.
+    `refusal` says why there is no picture.
+    """
+
+    model: str
+    device: str
+    kind: str
+    width: int
+    height: int
+    steps: int
+    budget_bytes: int
+    peak_bytes: int
+    main_bytes: int
+    parts: tuple[PartForecast, ...]
+    tile: int | None
+    step_seconds: float | None
+    seconds: float | None
+    reading_seconds: float
+    uncertainty: float | None
+    assumed: str
+    warnings: tuple[str, ...] = ()
+    refusal: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a picture."""
+        return not self.refusal
+
+    def __str__(self) -> str:
+        return "\n".join(f"{label:<12}{text}" for label, text in self._lines())
+
+    def document(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        return {"runs": self.runs, **asdict(self)}
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        places = {each.device for each in self.parts}
+        yield "model", self.model
+        yield "device", f"{self.device}, {self.kind}"
+        yield "runs", f"no: {self.refusal}" if self.refusal else "yes"
+        yield "picture", f"{self.width}x{self.height}, steps: {self.steps}"
+        for each in self.parts:
+            yield each.part, str(each) + f"; on {each.device}" * (len(places) > 1)
+        if self.tile is not None:
+            yield "decoding", f"in tiles of {self.tile} pixels"
+        if self.refusal:
+            return
+        peak, budget, main = map(shown_bytes, (self.peak_bytes, self.budget_bytes, self.main_bytes))
+        if self.main_bytes != self.peak_bytes:
+            yield "memory", (f"{peak} at most of the {budget} that it may take of the device's, "
+                             f"and {main} of main memory")
+        else:
+            yield "memory", f"{peak} at most, of the {budget} that it may take"
+        if self.step_seconds is None or self.seconds is None or self.uncertainty is None:
+            yield "time", "unknown: the timing model does not know this device"
+        else:
+            yield "time", (f"{_seconds(self.step_seconds)} a step, {_seconds(self.seconds)} a "
+                           f"picture, within {100 * self.uncertainty:.0f} %, {self.assumed}")
+        yield "reading", (f"about {_seconds(self.reading_seconds)} before the first picture, at "
+                          f"{DISK_BYTES_A_SECOND / 1e9:g} GB/s, which is a guess")
+
+
+def forecast(models: Submodels, asked: Request, name: str) -> Forecast:
+    """What the picture `asked` would take of a model called `name`, in the memory that its
+    `residents` may take."""
+    here, held = models.placement.of_part(models.denoiser), models.residents
+    device, known = described(here), driver_of(here).model(described(here))
+    dry = Residents(held.budget_bytes, held.device, held.keep, held.budget_of, held.outside_bytes,
+                    foresee=True)
+    weighed = replace(models.using(models.weights, user=object()), residents=dry)
+    parts: list[PartForecast] = []
+    refusal, tile = "", None
+    try:
+        for part, shape, runs in course(weighed, asked):
+            parts.append(_weighed(weighed, part, shape, runs))
+            if part == "vae" and runs > 1:
+                tile = max(shape) * models.checkpoint.config.vae.downscale
+    except (InputError, DeviceError) as error:
+        refusal = str(error)
+    main, peaks = _main_peak(parts), _peaks(parts)
+    for place, peak in peaks.items():
+        if not refusal and peak > described(place).memory_bytes:
+            refusal = (f"{described(place).name} has {shown_bytes(described(place).memory_bytes)} "
+                       f"of memory, and {shown_bytes(peak)} are needed; choose a smaller size")
+    spread, assumed = (None, "") if known is None else uncertainty(known)
+    times = [each.runs * each.seconds for each in parts if each.seconds is not None]
+    step = next((each.seconds for each in parts if each.part == models.denoiser), None)
+    return Forecast(
+        name, device.name, device.kind, asked.width, asked.height, asked.steps,
+        dry.on(here).budget_bytes or device.memory_bytes, peaks.get(here, main), main,
+        tuple(parts), tile,
+        None if step is None else step * SAMPLERS[asked.sampler].evaluations,
+        sum(times) if len(times) == len(parts) else None,
+        sum(each.memory.weights_bytes for each in parts) / DISK_BYTES_A_SECOND, spread, assumed,
+        tuple(weighed.said), refusal)
+
+
+def course(models: Submodels, asked: Request) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """The parts that a picture runs in order, what they are compiled for with a short prompt, and
+    how often each runs. Each is done with when the next one is asked for."""
+    config = models.checkpoint.config
+    for part in models.parts:
+        if part not in ("vae", "vae_encoder", MODULATION, models.denoiser):
+            yield part, usual_shape(config, part, asked), 1
+            models.done(part)
+    evaluations = SAMPLERS[asked.sampler].evaluations
+    for part in (MODULATION, models.denoiser):
+        if part in models.parts:
+            runs = 1 if part == MODULATION else evaluations * asked.steps - (evaluations - 1)
+            yield part, usual_shape(config, part, asked), runs
+    for part in (MODULATION, models.denoiser):
+        models.done(part)
+    height, width = usual_shape(config, "vae", asked)
+    side = fitting_side(models, height, width)
+    yield "vae", (min(height, side), min(width, side)), tile_count(
+        models, height, width, side)
+    models.done("vae")
+
+
+def usual_shape(config: ModelConfig, part: str, asked: Request) -> tuple[int, ...]:
+    """What a part is compiled for, for a picture of a short prompt."""
+    if part in TEXTS:
+        return usual_text_shape(config, TEXTS.index(part))
+    if part == CONDITIONER:
+        return usual_conditioner_shape(config)
+    rows, factor = 1 if asked.guidance_scale == 1 else 2, config.vae.downscale
+    latent = asked.height // factor, asked.width // factor
+    shapes = {MODULATION: (1,), "vae": latent, "vae_encoder": (asked.height, asked.width)}
+    return shapes.get(part, (rows, *latent, usual_tokens(config)))
+
+
+def _weighed(models: Submodels, part: str, shape: tuple[int, ...], runs: int) -> PartForecast:
+    """A part of a picture, with its place in memory."""
+    device = models.placement.of_part(part)
+    known = driver_of(device).model(described(device))
+    program = models.bound(part, shape)
+    placed, seconds = models.placed[part, shape], program.expected_seconds()
+    if seconds is not None and known is not None:
+        rate = DISK_BYTES_A_SECOND if known.kind == "cpu" else known.link or LINK_BYTES_A_SECOND
+        seconds = max(seconds, placed.streamed_bytes / rate)
+    return PartForecast(part, models.parts[part].title, device, shape, program.precision, placed,
+                        runs, seconds)
+
+
+def _peaks(parts: Sequence[PartForecast]) -> dict[str, int]:
+    """The most that is taken on each device with memory of its own, by ids."""
+    found: dict[str, int] = {}
+    for each in parts:
+        if described(each.device).has_own_memory:
+            stage = each.memory.staged_bytes if each.memory.streamed_bytes else 0
+            found[each.device] = max(found.get(each.device, 0), each.memory.taken_bytes + stage)
+    return found
+
+
+def _main_peak(parts: Sequence[PartForecast]) -> int:
+    """The most that is taken of main memory."""
+    return BASE_BYTES + max((
+        each.memory.streamed_bytes + each.memory.staged_bytes
+        if described(each.device).has_own_memory else
+        each.memory.taken_bytes + max(0, each.memory.staged_bytes - each.memory.working_bytes)
+        for each in parts), default=0)
+
+
+def _seconds(seconds: float) -> str:
+    """A time as it is told.
+
+    >>> _seconds(0.0125), _seconds(3.456), _seconds(250)
+    ('12.5 ms', '3.5 s', '4.2 min')
+    """
+    if seconds < 0.9995:
+        return f"{1e3 * seconds:.3g} ms"
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"

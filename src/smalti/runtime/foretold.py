@@ -1,0 +1,144 @@
+"""Devices of the timing model's library as a driver: what a program would take there, of memory and
+of time, for computers that need not be here. Nothing is compiled to code, and nothing runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import cache, cached_property, partial
+
+import numpy as np
+
+from smalti import machine
+from smalti.compiler.kernel_table import KernelTable
+from smalti.compiler.options import ALL_F32
+from smalti.compiler.outlook import arena_bytes, outlook
+from smalti.errors import InputError
+from smalti.fuse import Partition
+from smalti.graph import Graph
+from smalti.graph.quantised import FORMATS
+from smalti.machine import DeviceModel
+from smalti.runtime.cpu.recipe import recipe_of
+from smalti.runtime.device import LIBRARY, Device
+from smalti.runtime.driver import Driver
+from smalti.runtime.gpu.compilation import PRECISIONS
+from smalti.runtime.interface import Program
+from smalti.runtime.recipe import Recipe
+from smalti.runtime.sources import Done, Weights, nothing
+
+CPU_PRECISIONS = ("auto", "f32", "bf16")
+HALF_BYTES, FULL_BYTES = 2, 4
+POOL_HALVES = 2
+"""Of a CPU, what streamed weights are read into: each holds those of a kernel at least."""
+
+
+class ForetoldProgram(Program):
+    """What a graph would be on a device of the library: memory and time by the kernels that it is
+    divided into here."""
+
+    def __init__(self, model: DeviceModel, recipe: Recipe, precision: str) -> None:
+        graph = recipe.graph
+        self.model, self.recipe, self.precision = model, recipe, precision
+        self.name, self.device = graph.name, f"{LIBRARY}:{model.id}"
+        self.inputs = {name: value.shape for name, value in graph.inputs.items()}
+        self.outputs = {name: value.shape for name, value in graph.outputs.items()}
+        sizes = [size for _, size in _sizes(recipe, precision)]
+        self.weights_bytes, self._largest = sum(sizes), max(sizes, default=0)
+        self.bound = False
+
+    @cached_property
+    def _partition(self) -> tuple[Partition, int]:
+        assert self.recipe is not None
+        return self.recipe.partition()
+
+    @property
+    def arena_bytes(self) -> int:
+        return self._arena_bytes
+
+    @cached_property
+    def _arena_bytes(self) -> int:
+        return arena_bytes(self._partition[0])
+
+    def held_bytes(self, bytes_max: int) -> int:
+        least = POOL_HALVES * self._largest
+        if self.model.kind == "cpu" and bytes_max < min(least, self.weights_bytes):
+            raise InputError(f"{self.name}: the weights need about {least / 1e9:.2f} GB at a time, "
+                             f"and may take {max(bytes_max, 0) / 1e9:.2f} GB; give more memory")
+        return max(0, min(self.weights_bytes, bytes_max))
+
+    def kernels(self) -> KernelTable:
+        assert self.recipe is not None
+        return outlook(self.name, *self._partition, self.precision, self.model,
+                       self.recipe.options.objective)
+
+    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
+             like: Program | None = None, differing: Collection[str] = (),
+             only: Collection[str] | None = None, bytes_max: int | None = None) -> None:
+        raise self._absent()
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        raise self._absent()
+
+    def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
+        raise self._absent()
+
+    def _explained(self, all: bool, columns: int) -> str:
+        return self.kernels().text(all, columns)
+
+    def _absent(self) -> InputError:
+        return InputError(f"{self.model.name} is a device of the library, and nothing runs on it; "
+                          f"give one of `smalti devices`")
+
+
+def _sizes(recipe: Recipe, precision: str) -> list[tuple[str, int]]:
+    """Each weight of a graph, and the bytes that it is held in."""
+    held = dict(recipe.options.weights)
+
+    def element(name: str) -> float:
+        dtype = held.get(name)
+        if dtype in FORMATS:
+            return FORMATS[dtype].element_bytes
+        return FULL_BYTES if dtype is None and precision == "f32" else HALF_BYTES
+
+    return [(name, int(value.type.size * element(name)))
+            for name, value in recipe.graph.parameters.items()]
+
+
+def foretold(model: DeviceModel, device: str, graph: Graph, *, precision: str = "auto",
+             threads: int | None = None, target: str | None = None, held: Collection[str] = (),
+             weights: Mapping[str, str] = ALL_F32, objective: str = "latency",
+             progress: Callable[[int, int], None] | None = None,
+             like: Program | None = None, kept: Collection[str] = ()) -> ForetoldProgram:
+    """What `graph` would be on a device, with the keywords of `compile_graph`; the kernels are
+    those of this computer's CPU, in as many bytes."""
+    cpu = model.kind == "cpu"
+    stored = precision if precision != "auto" else "f32" if cpu else "f16"
+    recipe = recipe_of(graph, "f32" if stored == "f32" else "bf16", held, threads, weights,
+                       objective)
+    return ForetoldProgram(model, recipe, stored)
+
+
+def _wide_range(model: DeviceModel, device: str, precision: str) -> str:
+    """The precision for what overflows in f16: bf16 where matrix units multiply it, else f32."""
+    if model.kind == "cpu" or precision in ("f32", "bf16"):
+        return precision
+    return "bf16" if "bf16" in model.matrix else "f32"
+
+
+@cache
+def driver(name: str) -> Driver:
+    """A device of the library by its id, as a driver that has it alone. Raises UnknownDeviceError.
+
+    >>> [device] = driver("rtx_3060_12_gb").found()
+    >>> device.kind, device.memory_bytes
+    ('discrete', 12000000000)
+    """
+    model = machine.device(name)
+    cpu = model.kind == "cpu"
+    device = Device(f"{LIBRARY}:{model.id}", model.name,
+                    "cpu" if cpu else "integrated" if model.integrated else "discrete",
+                    int(model.memory), (), model.units)
+    return Driver(found=lambda: (device,), rate=lambda device: max(model.vector.values()),
+                  compiled=partial(foretold, model),
+                  precisions=CPU_PRECISIONS if cpu else PRECISIONS,
+                  wide_range=partial(_wide_range, model), runs=lambda device: [],
+                  computes_in_main_memory=cpu, model=lambda device: model)
