@@ -7,13 +7,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from smalti.compiler.targets import TARGETS
 from smalti.errors import InputError
+from smalti.fuse import partition
+from smalti.fuse.support import lacking
 from smalti.graph import Graph, Value, evaluate
 from smalti.nn import linear
 from smalti.rewrite import rewrite
 from smalti.rewrite.rounding import CHANNELS_MIN, ROWS_MIN, candidates
 from smalti.runtime import compile_graph
 from smalti.runtime.cpu.adapter import available_levels
+from smalti.schedule.merge import in_place
 
 WIDE = 2 * CHANNELS_MIN
 
@@ -122,6 +126,20 @@ def test_a_target_without_integers_refuses() -> None:
 
 def products(value: Value) -> int:
     return sum(node.operation.name == "mat_mul_rounded" for node in value.graph.nodes)
+
+
+def test_layers_that_read_the_same_share_its_bytes() -> None:
+    g = Graph("heads")
+    x = g.apply("tanh", linear(g.input("x", (1, ROWS_MIN, WIDE)), "a", WIDE))
+    y = g.apply("tanh", linear(x, "q", WIDE) * linear(x, "k", WIDE) + linear(x, "v", WIDE))
+    g.output("y", linear(y, "b", WIDE))
+    functions = TARGETS["avx512_vnni"].functions
+    found = partition(rewrite(g, lambda node: not lacking(node, functions), candidates),
+                      functions=functions)
+    out = [region.views["out"].storage.dtype for region in found.regions]
+    assert out.count("u8") == 1
+    assert sum(in_place(region.kernel, "u8") for region in found.regions
+               if region.kernel.form == "contraction") == 3
 
 
 def test_layers_that_stay_are_named() -> None:

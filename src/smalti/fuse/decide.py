@@ -7,6 +7,7 @@ costs a write to memory and reads from it. Every value is computed where it is r
 * it ends the epilogue of an anchor (a contraction, a reduction, a pooling: `tail.py`);
 * it is an output of the program;
 * a consumer runs more often than the producer;
+* it is bytes for a product of integers, which reads them where they lie;
 * some consumer cannot compute it, or too many kernels would (`READS_MAX`).
 """
 
@@ -18,11 +19,13 @@ from dataclasses import dataclass
 from smalti.fuse.layout import row_values
 from smalti.fuse.support import (
     ANCHORS,
+    BYTES,
     CONTRACTIONS,
     CONVOLUTIONS,
     INTEGER_PRODUCTS,
     NORMALIZATIONS,
     POOLS,
+    ROUNDED_PRODUCTS,
     VIEWS,
     When,
     elementwise,
@@ -134,6 +137,9 @@ class _Deciding:
         if value in self.tails or name in STORED_FORMS or value in self.outputs:
             return True
         if self._read_more_often(value, self.when[value]):
+            return True
+        if value.dtype in BYTES and any(user.operation.name in ROUNDED_PRODUCTS
+                                        for user in self.users[value]):
             return True
         reads = self._reads(value)
         store = reads is None or reads > (GATHER_READS_MAX if name == "gather" else READS_MAX)

@@ -1,8 +1,8 @@
 """Products of numbers by integers of 8 bits: what precision "int8" makes of a graph.
 
-    mat_mul(x, w)        mat_mul_rounded(integers, w, 0) * scale
+    mat_mul(x, w)        mat_mul_rounded(integers, w, 128) * scale
                              scale = max(reduce_max(abs(x)) / 127, least), one for each row of x
-                             integers = cast(round(x / scale), to=i8)
+                             integers = cast(round(x / scale) + 128, to=u8)
 
 A convolution of one pixel has a scale for each pixel. Weights are rounded as they are packed, each
 output channel with a scale of its own. What is rounded has the largest sums of a model; these stay:
@@ -26,6 +26,8 @@ from smalti.rewrite.rules import Made, Procedure
 ROWS_MIN = 32
 """The fewest rows, or pixels, for which a layer is of integers: with fewer its time is that of
 reading its weights, and what is computed of a time step or a whole prompt affects everything."""
+ZERO = 128
+"""The integer that stands for 0: bytes without a sign are multiplied where they lie."""
 CHANNELS_MIN = 64
 """The fewest input and output channels: a guess. With fewer, finding the largest magnitude of a row
 takes as long as the sums that it serves."""
@@ -109,9 +111,10 @@ def rounding(chosen: Collection[str], computes: Callable[[Node], bool]) -> Proce
         top = made(g.apply("reduce_max", made(g.apply("abs", x)), axes=(channels,), keepdims=True))
         scale = made(g.apply("max", made(top * g.constant(1 / 127)), g.constant(SCALE_MIN)))
         inverse = made(g.apply("reciprocal", scale))
-        integers = made(g.apply("cast", made(g.apply("round", made(x * inverse))), to="i8"))
+        whole = made(made(g.apply("round", made(x * inverse))) + g.constant(float(ZERO)))
+        integers = made(g.apply("cast", whole, to="u8"))
         sums = g.apply("conv_rounded" if images else "mat_mul_rounded", integers, weight,
-                       g.constant(0, "i8"), **node.attributes)
+                       g.constant(ZERO, "u8"), **node.attributes)
         if not computes(sums.node):
             return None
         result = made(made(sums) * scale)
