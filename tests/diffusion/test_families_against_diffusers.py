@@ -70,24 +70,8 @@ def called(pipe: Any, family: str, latents: np.ndarray, sigmas: list[float] | No
     if family in PACKED:
         found = pipe._unpack_latents(found, SIDE, SIDE, pipe.vae_scale_factor)
     if family == "flux2":
-        found = normalised(pipe, found)
+        found = theirs.normalised(pipe, found)
     return found.numpy().reshape(1, -1, *found.shape[-2:])
-
-
-def normalised(pipe: Any, latents: Any) -> Any:
-    """The latents that FLUX.2's transformer works on, from those of the convolutions."""
-    mean, variance = (getattr(pipe.vae.bn, f"running_{name}").view(1, -1, 1, 1)
-                      for name in ("mean", "var"))
-    packed = pipe._patchify_latents(latents)
-    return (packed - mean) / (variance + pipe.vae.config.batch_norm_eps).sqrt()
-
-
-def spread(pipe: Any, latents: Any) -> Any:
-    """The inverse of `normalised`."""
-    mean, variance = (getattr(pipe.vae.bn, f"running_{name}").view(1, -1, 1, 1)
-                      for name in ("mean", "var"))
-    deviation = (variance + pipe.vae.config.batch_norm_eps).sqrt()
-    return pipe._unpatchify_latents(latents * deviation + mean)
 
 
 def mask_chroma(transformer: Any) -> None:
@@ -109,7 +93,7 @@ def decoded(pipe: Any, latents: np.ndarray) -> np.ndarray:
                          for name in ("latents_mean", "latents_std"))
             image = vae.decode((found * std + mean)[:, :, None]).sample[0, :, 0]
         else:
-            scaled = (spread(pipe, found) if hasattr(vae, "bn") else
+            scaled = (theirs.spread(pipe, found) if hasattr(vae, "bn") else
                       found / vae.config.scaling_factor + (vae.config.shift_factor or 0))
             image = vae.decode(scaled).sample[0]
     return ((image / 2 + 0.5).clamp(0, 1) * 255).round().permute(1, 2, 0).numpy()

@@ -153,6 +153,31 @@ def test_what_kontext_makes_of_a_picture_is_that_of_diffusers(tmp_path: Path, gi
     assert relative_error(last.latents, wanted) <= ERROR_MAX
 
 
+def test_what_flux2_makes_of_a_picture_is_that_of_diffusers(tmp_path: Path) -> None:
+    """It is read as tokens; with a strength the walk starts from it, too."""
+    import diffusers
+
+    base, folder = theirs.pipeline("flux2"), tmp_path / "klein"
+    large = picture().resize((64, 64))
+    wanted = expected(base, diffusers.Flux2KleinPipeline, guidance_scale=1.0, image=large)
+    last = ours(base, folder, image=large, width=64, height=64)
+    assert last.result.parameters.strength == 1
+    assert relative_error(last.latents, normalised(base, wanted)) <= ERROR_MAX
+    started = expected(base, diffusers.Flux2KleinInpaintPipeline, guidance_scale=1.0, image=large,
+                       mask_image=Image.new("L", large.size, 255), strength=STRENGTH,
+                       height=64, width=64)
+    last = ours(base, folder, image=large, strength=STRENGTH, width=64, height=64)
+    assert last.total == 3
+    assert relative_error(last.latents, normalised(base, started)) <= ERROR_MAX
+
+
+def normalised(base: Any, latents: np.ndarray) -> np.ndarray:
+    """The latents that FLUX.2's transformer works on, from those of the convolutions."""
+    import torch
+
+    return theirs.normalised(base, torch.from_numpy(latents)).numpy()
+
+
 def test_sizes_of_kontext_are_those_of_diffusers() -> None:
     from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
 

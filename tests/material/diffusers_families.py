@@ -291,6 +291,22 @@ BESIDE = ("guider", "image_processor")
 """Components of pipelines of blocks that hold no weights."""
 
 
+def normalised(pipe: Any, latents: Any) -> Any:
+    """The latents that FLUX.2's transformer works on, from those of the convolutions."""
+    mean, variance = (getattr(pipe.vae.bn, f"running_{name}").view(1, -1, 1, 1)
+                      for name in ("mean", "var"))
+    packed = pipe._patchify_latents(latents)
+    return (packed - mean) / (variance + pipe.vae.config.batch_norm_eps).sqrt()
+
+
+def spread(pipe: Any, latents: Any) -> Any:
+    """The inverse of `normalised`."""
+    mean, variance = (getattr(pipe.vae.bn, f"running_{name}").view(1, -1, 1, 1)
+                      for name in ("mean", "var"))
+    deviation = (variance + pipe.vae.config.batch_norm_eps).sqrt()
+    return pipe._unpatchify_latents(latents * deviation + mean)
+
+
 def save(pipe: Any, folder: Path, **options: Any) -> Path:
     """The folder of a pipeline, but for its tokenizers, which are ours."""
     index: dict[str, Any] = {"_class_name": type(pipe).__name__}

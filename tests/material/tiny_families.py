@@ -98,7 +98,7 @@ FAMILIES = {
                      vector_size=64, axes=(8, 12, 12)), vae(FLUX_VAE), "flow"),
     "flux2": ModelConfig(
         "flux2", {"qwen3": DEEP},
-        Flux2Config(64, heads=2, mlp_size=96, double_blocks=1, single_blocks=2, context_dim=96,
+        Flux2Config(64, heads=2, mlp_size=192, double_blocks=1, single_blocks=2, context_dim=96,
                     axes=(8, 8, 8, 8)), vae(FLUX2_VAE), "flow"),
     "anima": ModelConfig(
         "anima", {"qwen3": QWEN3},

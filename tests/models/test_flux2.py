@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from native_regions import LEVELS, arrays_for, check_graph
-from transformer_graphs import check_program
+from transformer_graphs import ALLOWED, check_program, gpu_error
+from webgpu_devices import webgpu  # noqa: F401  a fixture
 
 from smalti.errors import InputError
-from smalti.graph import evaluate, verify
+from smalti.graph import Graph, evaluate, verify
 from smalti.models import (
     FLUX2_DEV,
     FLUX2_KLEIN_4B,
@@ -18,9 +21,15 @@ from smalti.models import (
     Flux2Config,
     flux2_graph,
 )
+from smalti.models.config import FLUX2_VAE
+from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
+from smalti.runtime.gpu.interface import Gpu
 
 TINY = Flux2Config(hidden_size=64, heads=2, mlp_size=96, double_blocks=1, single_blocks=2,
                    in_channels=8, out_channels=8, context_dim=24, axes=(8, 8, 8, 8))
+WIDE = Flux2Config(hidden_size=128, heads=2, mlp_size=384, double_blocks=1, single_blocks=1,
+                   in_channels=8, out_channels=8, context_dim=24, axes=(16, 16, 16, 16))
+"""So wide that its tokens are stored as halves."""
 
 
 @pytest.mark.parametrize(("config", "numbers"), [
@@ -52,6 +61,41 @@ def test_tokens_of_the_text_stand_in_their_order() -> None:
     inputs["context"] = inputs["context"][:, ::-1]
     other = evaluate(graph, inputs, parameters)["prediction"]
     assert np.abs(found - other).max() > 1e-4
+
+
+def test_other_pictures_are_tokens_behind_the_first() -> None:
+    """They are read by img_in, too, and stand elsewhere: their order matters."""
+    graph = flux2_graph(TINY, 1, 2, 3, 4, referenced=2)
+    assert graph.inputs["latent"].shape == (1, 3 * TINY.in_channels, 2, 3)
+    assert graph.outputs["prediction"].shape == (1, TINY.out_channels, 2, 3)
+    assert set(graph.parameters) == set(flux2_graph(TINY, 1, 2, 3, 4).parameters)
+    inputs, parameters = arrays_for(graph)
+    found = evaluate(graph, inputs, parameters)["prediction"]
+    first, second, third = np.split(inputs["latent"], 3, axis=1)
+    inputs["latent"] = np.concatenate([first, third, second], axis=1)
+    other = evaluate(graph, inputs, parameters)["prediction"]
+    assert np.abs(found - other).max() > 1e-4
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("driver", "precision"), [
+    ("vulkan", "f16"), ("vulkan", "bf16"), ("webgpu", "f16")])
+def test_gpus_compute_it_in_halves(request: pytest.FixtureRequest, driver: str,
+                                   precision: str) -> None:
+    graph = flux2_graph(WIDE, 1, 8, 8, 64, referenced=1)
+    found = gpu_error(request.getfixturevalue(driver), graph, precision, *arrays_for(graph))
+    assert found <= ALLOWED[precision]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("half", [vae_decoder_graph, vae_encoder_graph])
+def test_gpus_compute_the_autoencoder(vulkan: Gpu, half: Callable[..., Graph]) -> None:
+    config = replace(FLUX2_VAE, channels=32, block_channels=(32, 32), res_blocks=1)
+    graph = half(config, 1, 4, 8)
+    inputs, parameters = arrays_for(graph)
+    parameters["first_stage_model.bn.running_var"] = np.abs(
+        parameters["first_stage_model.bn.running_var"]) + 1
+    assert gpu_error(vulkan, graph, "bf16", inputs, parameters) <= ALLOWED["bf16"]
 
 
 def test_axes_that_make_up_no_head_are_refused() -> None:

@@ -227,28 +227,32 @@ FLUX2 = {
 }
 
 
-@pytest.mark.parametrize("name", FLUX2)
-def test_flux2(name: str) -> None:
+@pytest.mark.parametrize(("name", "referenced"), [*((name, 0) for name in FLUX2), ("klein", 2)])
+def test_flux2(name: str, referenced: int) -> None:
+    """Also with other pictures as tokens behind those of the latent."""
     import torch
     from diffusers import Flux2Pipeline
 
     config, height, width, length = FLUX2[name], 3, 5, 7
     module = filled(flux2_module(config))
     weights = weights_of(module, FLUX2_DIFFUSERS, DENOISER)
-    latent = normal(1, 2, config.in_channels, height, width)
+    latent = normal(1, 2, (1 + referenced) * config.in_channels, height, width)
     context = normal(2, 2, length, config.context_dim)
     timesteps = np.array([1000, 250.5], np.float32)
     guidance = {"guidance": np.array([4, 1], np.float32)} if config.guidance else {}
-    found = result(flux2_graph(config, 2, height, width, length), weights, latent=latent,
-                   timesteps=timesteps, context=context, **guidance)
-    image = torch.tensor(latent)
+    found = result(flux2_graph(config, 2, height, width, length, referenced=referenced), weights,
+                   latent=latent, timesteps=timesteps, context=context, **guidance)
+    image, *others = torch.tensor(latent).split(config.in_channels, dim=1)
+    ids = [Flux2Pipeline._prepare_latent_ids(image)[0]]
+    if others:
+        ids.append(Flux2Pipeline._prepare_image_ids([each[:1] for each in others])[0])
     with torch.no_grad():
         tokens = module(
-            image.flatten(2).transpose(1, 2), torch.tensor(context), torch.tensor(timesteps) / 1000,
-            Flux2Pipeline._prepare_latent_ids(image)[0],
+            torch.cat([each.flatten(2) for each in (image, *others)], dim=2).transpose(1, 2),
+            torch.tensor(context), torch.tensor(timesteps) / 1000, torch.cat(ids),
             Flux2Pipeline._prepare_text_ids(torch.tensor(context))[0],
             torch.tensor(guidance["guidance"]) if guidance else None, return_dict=False)[0]
-    expected = tokens.transpose(1, 2).reshape(latent.shape).numpy()
+    expected = tokens[:, :height * width].transpose(1, 2).reshape(image.shape).numpy()
     assert relative_error(found, expected) <= DENOISER_ERROR_MAX
 
 

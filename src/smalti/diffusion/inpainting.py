@@ -8,7 +8,8 @@ repetitions). Some read the picture as channels beside the latents, behind them 
     control  z latents of the picture (FLUX.1 Canny and Depth)
     inpaint  the mask, z latents of the picture without what is masked (Stable Diffusion)
     fill     the same latents, f x f pixels of the mask as channels (FLUX.1 Fill)
-    reference  z latents of the picture, which become tokens (FLUX.1 Kontext); it may be left out
+    reference  z latents of the picture, which become tokens (FLUX.1 Kontext, FLUX.2); may be left
+               out
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ and arrays: no record opens a file, compiles or runs anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -176,6 +176,9 @@ class Backbone:
     mark          what begins the name of one of its parameters, and of no other kind
     first         its first layer: one that reads more channels is for another purpose
     adapted       a regular expression that finds one of its layers in the names of an adapter
+    alike         another kind of denoiser whose layers adapters call as its own
+    shaped        a regular expression of layers that the other one has, too -> what they read and
+                  what they give, as a proportion that is another one there
     precise       one that finds the tensors in files which stay precise when others become 8-bit
                   floats or blocks: first and last layers, and what all blocks are modulated by
     spelled       its layers as trainers of adapters spell them
@@ -192,6 +195,8 @@ class Backbone:
     precise: str
     part: str = "transformer"
     stack: str = "transformer_blocks"
+    alike: str = ""
+    shaped: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     spelled: Callable[[Layers], SpelledLayers] = own_spelling
 
 

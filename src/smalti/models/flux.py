@@ -63,9 +63,9 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
     >>> list(g.inputs), g.outputs["prediction"].shape
     (['latent', 'context', 'timesteps', 'pooled', 'guidance'], (1, 16, 128, 96))
     """
-    g, pictures = Graph("flux"), 1 + referenced
-    tokens = pictures * (height // PATCH) * (width // PATCH)
-    latent = g.input("latent", (batch, pictures * config.in_channels, height, width))
+    g, shown = Graph("flux"), 1 + referenced
+    tokens = shown * (height // PATCH) * (width // PATCH)
+    latent = g.input("latent", (batch, shown * config.in_channels, height, width))
     if referenced and control != UNCONTROLLED:
         raise InputError("ControlNets steer models that make a picture from a prompt alone; leave "
                          "them out where another picture is read")
@@ -91,7 +91,7 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
             x = _controlled(x, single[i])
         with g.scope("final_layer"):
             shift, scale = source("adaLN_modulation.1", config.modulations - 2, 2)
-            own = rows(x, length, length + tokens // pictures)
+            own = rows(x, length, length + tokens // shown)
             g.output("prediction", _final_layer(own, shift, scale, height, width, config))
     return g
 
@@ -222,20 +222,19 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
     """
     (_, _, height, width), g = latent.shape, latent.graph
     check_latent(height, width, config.axes, config.head_dim)
-    pictures = _pictures(latent, config)
-    seen = [patches(picture, PATCH) for picture in pictures]
+    seen = [patches(picture, PATCH) for picture in pictures(latent, config)]
     img = seen[0] if len(seen) == 1 else g.apply("concat", *seen, axis=1)
     img = linear(img, "img_in", config.hidden_size)
     txt = linear(context, "txt_in", config.hidden_size)
     if first is not None:
         txt = g.apply("concat", first, txt, axis=1)
-    grid = (len(pictures), height // PATCH, width // PATCH)
-    angles = grid_angles(g, grid if len(pictures) > 1 else grid[1:], txt.shape[1], config.axes,
+    grid = (len(seen), height // PATCH, width // PATCH)
+    angles = grid_angles(g, grid if len(seen) > 1 else grid[1:], txt.shape[1], config.axes,
                          config.rotary_base)
     return img, txt, *angles
 
 
-def _pictures(latent: Value, config: FluxConfig) -> list[Value]:
+def pictures(latent: Value, config: FluxConfig) -> list[Value]:
     """The latents that are channels behind each other, each [n, in_channels, h, w]."""
     width, channels = config.in_channels, latent.shape[1]
     if channels == width:

@@ -45,6 +45,8 @@ class T5Config:
                 f" vocabulary {self.vocab_size}")
 
 
+READ_AREA = 1024 * 1024
+"""Pixels of a picture that FLUX.2 reads, at most."""
 KONTEXT_SIDES = ((672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248),
                  (880, 1184), (944, 1104), (1024, 1024))
 """Pixels of the sides of pictures that FLUX.1 Kontext was trained with, either way round."""
@@ -98,11 +100,11 @@ class FluxConfig(TransformerConfig):
         return self.mlp_size * (2 if self.gated else 1)
 
     def purposes(self, latent: int, downscale: int) -> Mapping[int, str]:
-        """Channels behind those of the latent -> what for; Kontext reads a picture as tokens."""
+        """Channels behind those of the latent -> what for; some read a picture as tokens."""
         return {0: "reference"} if self.reference else super().purposes(latent, downscale)
 
     def widest(self, area: int) -> int:
-        """Numbers in its widest activation: Kontext has tokens of two pictures."""
+        """Numbers in its widest activation, with tokens of two pictures where it reads one."""
         return (1 + self.reference) * super().widest(area)
 
     def sides(self, width: int, height: int) -> tuple[int, int]:
@@ -154,7 +156,8 @@ class Flux2Config(FluxConfig):
 
     What modulates is the same for all blocks of a kind. A pixel of the latent is a token: its
     autoencoder makes one of 16 x 16 pixels of the picture. `axes` are the channels of a head that
-    turn with the number of a picture, row, column, and the place in the text.
+    turn with the number of a picture, row, column, and the place in the text. Other pictures can be
+    read as tokens behind those of the latent.
     """
 
     double_blocks: int = 5
@@ -166,6 +169,7 @@ class Flux2Config(FluxConfig):
     guidance: bool = False
     axes: tuple[int, ...] = (32, 32, 32, 32)
     rotary_base: float = 2000.0
+    reference: bool = True
 
     bias = False
     gated = True
@@ -174,6 +178,15 @@ class Flux2Config(FluxConfig):
     def multiple(self) -> int:
         """Any size of a latent will do."""
         return 1
+
+    def sides(self, width: int, height: int) -> tuple[int, int]:
+        """Of a larger picture than a megapixel those of one with as many and of the same shape.
+
+        >>> FLUX2_KLEIN_4B.sides(3000, 2000), FLUX2_KLEIN_4B.sides(640, 480)
+        ((1254, 836), (640, 480))
+        """
+        scale = (READ_AREA / (width * height)) ** 0.5
+        return (width, height) if scale >= 1 else (int(scale * width), int(scale * height))
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,8 @@ def grid_angles(g: Graph, grid: tuple[int, ...], length: int, axes: tuple[int, .
             table = g.constant(function(steps).astype(np.float32).reshape(*shape, width // 2))
             parts.append(g.apply("expand", table, shape=(*grid, width // 2)))
         table = g.apply("concat", *parts, axis=len(grid)).reshape(1, points, pairs)
-        first = [_filled(g, at_rest, (1, length, pairs))] if length else []
-        tables.append(g.apply("concat", *first, table, axis=1))
+        still_ones = [_filled(g, at_rest, (1, length, pairs))] if length else []
+        tables.append(g.apply("concat", *still_ones, table, axis=1))
     return tables[0], tables[1]
 
 

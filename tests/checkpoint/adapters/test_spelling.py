@@ -95,6 +95,14 @@ QWEN_IMAGE = {
         "transformer_blocks.7.img_mod.1": (6 * W, W), "proj_out": (64, W),
         "transformer_blocks.7.txt_mlp.net.0.proj": (4 * W, W)}),
 }
+FLUX2 = {
+    UNET + "single_stream_modulation.lin.weight": (3 * W, W),
+    **named(UNET, {"img_in": (W, 128), "time_in.out_layer": (W, W), "final_layer.linear": (128, W),
+                   "final_layer.adaLN_modulation.1": (2 * W, W)}),
+    **named(UNET + "double_blocks.0.", {
+        "img_attn.qkv": (3 * W, W), "txt_attn.qkv": (3 * W, W), "img_attn.proj": (W, W),
+        "txt_attn.proj": (W, W), "img_mlp.0": (6 * W, W), "txt_mlp.2": (W, 3 * W)}),
+    **named(UNET + "single_blocks.7.", {"linear1": (9 * W, W), "linear2": (W, 4 * W)})}
 SPELLED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, list[Part]]]] = {
     "sd2": (SD2, {
         "lora_te_text_model_encoder_layers_3_mlp_fc1": [
@@ -265,8 +273,33 @@ SPELLED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, list[Part]]]] = {
             "text_conditioner.blocks.0.cross_attn.k_proj")},
         "lora_te_layers_3_self_attn_q_proj": [(QWEN3 + "layers.3.self_attn.q_proj", 0, 2 * W)],
     }),
+    "flux2": (FLUX2, {
+        **{name: [(UNET + "double_blocks.0.img_attn.qkv", 0, 3 * W)] for name in (
+            "diffusion_model.double_blocks.0.img_attn.qkv", "double_blocks.0.img_attn.qkv",
+            "lora_unet_double_blocks_0_img_attn_qkv")},
+        **{name: [(UNET + "double_blocks.0.txt_attn.qkv", W, W)] for name in (
+            "transformer.transformer_blocks.0.attn.add_k_proj",
+            "base_model.model.transformer_blocks.0.attn.add_k_proj",
+            "lora_transformer_transformer_blocks_0_attn_add_k_proj",
+            "lycoris_transformer_blocks_0_attn_add_k_proj", "sformer_blocks.0.attn.add_k_proj")},
+        **{name: [(UNET + "single_blocks.7.linear1", 0, 9 * W)] for name in (
+            "transformer.single_transformer_blocks.7.attn.to_qkv_mlp_proj",
+            "lora_unet_single_blocks_7_linear1")},
+        "transformer.single_transformer_blocks.7.attn.to_out": [
+            (UNET + "single_blocks.7.linear2", 0, W)],
+        "transformer.transformer_blocks.0.ff.linear_in": [
+            (UNET + "double_blocks.0.img_mlp.0", 0, 6 * W)],
+        "transformer.transformer_blocks.0.ff_context.linear_out": [
+            (UNET + "double_blocks.0.txt_mlp.2", 0, W)],
+        "transformer.norm_out.linear": [(UNET + "final_layer.adaLN_modulation.1", W, W),
+                                        (UNET + "final_layer.adaLN_modulation.1", 0, W)],
+        "transformer.time_guidance_embed.timestep_embedder.linear_2": [
+            (UNET + "time_in.out_layer", 0, W)],
+        "transformer.single_stream_modulation.linear": [
+            (UNET + "single_stream_modulation.lin", 0, 3 * W)],
+        "transformer.x_embedder": [(UNET + "img_in", 0, W)],
+    }),
 }
-
 
 
 @pytest.mark.parametrize(("family", "module"), [

@@ -12,10 +12,13 @@ import tiny_families as tiny
 
 from smalti import Pipeline
 from smalti.checkpoint import inspect, load
+from smalti.checkpoint.adapters import AdapterFile
 from smalti.checkpoint.folder import pipeline_name
+from smalti.diffusion.inpainting import purpose
 from smalti.diffusion.levels import noise_levels
 from smalti.diffusion.noise import find_schedule
 from smalti.errors import CheckpointError, UnknownFamilyError
+from smalti.families.expected import expected_tensors
 from smalti.families.flow_shift import flux2_shift
 from smalti.graph import evaluate
 from smalti.models.config import FLUX2_VAE, ModelConfig
@@ -142,6 +145,67 @@ def test_statistics_are_undone_and_done_again() -> None:
     assert found.shape == latent.shape
     np.testing.assert_allclose(found - other, np.broadcast_to(1 / deviation, found[0].shape)[None],
                                atol=1e-4)
+
+
+# ---------------------------------------------------------------------- pictures that are read
+
+
+def test_a_picture_is_read_as_it_is_or_with_a_megapixel() -> None:
+    assert FLUX2_KLEIN_4B.sides(640, 480) == (640, 480)
+    assert FLUX2_KLEIN_4B.sides(4000, 1000) == (2048, 512)
+    assert purpose(CONFIG) == "reference"
+
+
+def test_kv_reads_none(tmp_path: Path, weights: tiny.Weights) -> None:
+    """Its way of reading pictures is another one, which would give a wrong one."""
+    config = load(whole(tmp_path / "flux-2-klein-9b-kv.safetensors", weights)).config
+    assert not config.denoiser.reference and config.default_steps == 4
+    assert purpose(config) == "text"
+
+
+# ---------------------------------------------------------------------- adapters
+
+
+def pair(module: str, rows: int, width: int) -> tiny.Weights:
+    return {f"{module}.lora_A.weight": np.ones((2, width), np.float32),
+            f"{module}.lora_B.weight": np.ones((rows, 2), np.float32)}
+
+
+OF_FLUX2 = {
+    "blocks of the authors": pair("diffusion_model.single_blocks.0.linear1", 27, 3),
+    "their second layers": pair("lora_unet_double_blocks_0_img_mlp_2", 3, 9),
+    "of diffusers": pair("transformer.single_transformer_blocks.0.attn.to_out", 3, 12),
+    "modulations": pair("diffusion_model.double_stream_modulation_img.lin", 18, 3)}
+OF_FLUX = {
+    "blocks of the authors": pair("diffusion_model.single_blocks.0.linear1", 21, 3),
+    "their second layers": pair("lora_unet_double_blocks_0_img_mlp_2", 3, 12),
+    "of diffusers": pair("transformer.single_transformer_blocks.0.proj_out", 3, 15)}
+
+
+def kind_of(folder: Path, stored: tiny.Weights) -> str:
+    return AdapterFile.open(tiny.write(folder / "a.safetensors", stored)).kind.words
+
+
+@pytest.mark.parametrize("name", OF_FLUX2)
+def test_adapters_of_flux2_are_told_by_their_layers(tmp_path: Path, name: str) -> None:
+    assert kind_of(tmp_path, OF_FLUX2[name]) == "FLUX.2"
+
+
+@pytest.mark.parametrize("name", OF_FLUX)
+def test_adapters_of_flux_are_not_taken_for_those_of_flux2(tmp_path: Path, name: str) -> None:
+    assert kind_of(tmp_path, OF_FLUX[name]) == "Flux.1 or Chroma"
+
+
+def test_adapters_of_attention_alone_may_be_of_both(tmp_path: Path, weights: tiny.Weights) -> None:
+    stored = pair("diffusion_model.double_blocks.0.img_attn.proj", 64, 64)
+    assert kind_of(tmp_path, stored) == "Flux.1, Chroma or FLUX.2"
+    model = load(whole(tmp_path / "klein.safetensors", weights))
+    adapter = AdapterFile.open(tmp_path / "a.safetensors")
+    assert not adapter.fit(expected_tensors(model.config), "klein").unused
+    other = tiny.write(tmp_path / "b.safetensors",
+                       {**stored, **pair("diffusion_model.single_blocks.0.linear2", 3, 15)})
+    with pytest.raises(CheckpointError, match="for Flux.1 or Chroma, and klein is FLUX.2"):
+        AdapterFile.open(other).fit(expected_tensors(model.config), "klein")
 
 
 # ---------------------------------------------------------------------- what is refused

@@ -34,11 +34,13 @@ class Kind:
     """What an adapter is for, or a model is: a kind of denoiser, "text" or "unknown".
 
     An adapter of blocks that diffusers calls alike in all transformers is for a "transformer".
-    `context` is the width of the prompts that a UNet attends to, where that is known.
+    `context` is the width of the prompts that a UNet attends to, where that is known; `also` is
+    another kind of denoiser that it may be for, whose layers are called alike.
     """
 
     id: str
     context: int | None = None
+    also: str = ""
 
     @property
     def words(self) -> str:
@@ -51,7 +53,8 @@ class Kind:
         if kind is None:
             return "an unknown model"
         if kind.part == "transformer":
-            return alternatives(kind.models)
+            both = backbones()[self.also].models if self.also else ()
+            return alternatives([*kind.models, *both])
         if self.context is None:
             return f"a UNet ({alternatives(kind.models)})"
         titles = {denoiser.context_dim: family.title for family in families().values()
@@ -65,7 +68,7 @@ class Kind:
         if self.id == "transformer":
             return model.id in [kind.name for kind in _transformers()]
         same = self.context is None or model.context is None or self.context == model.context
-        return self.id == model.id and same
+        return model.id in (self.id, self.also) and same
 
 
 @dataclass(frozen=True)
@@ -143,11 +146,31 @@ class AdapterFile:
         names = [change.module.replace(".", "_") for change in self.changes]
         for kind in backbones().values():
             if _any(kind.adapted, names):
-                return Kind(kind.name, None if kind.part == "transformer" else self._context())
+                return self._twin(kind) or Kind(
+                    kind.name, None if kind.part == "transformer" else self._context())
         if _any(r"transformer_blocks_\d+_", names):
             return Kind("transformer")
         text = all(re.search(r"(^|_)te\d?_|text_(encoder|model)|t5xxl|clip_", n) for n in names)
         return Kind("text" if text else "unknown")
+
+    def _twin(self, kind: Backbone) -> Kind | None:
+        """Where another kind calls its layers as this one does: the one that shapes show, or both
+        where they show none."""
+        twin = next((each for each in backbones().values() if each.alike == kind.name), None)
+        if twin is None:
+            return None
+        shown = set()
+        for change in self.changes:
+            for pattern, (inputs, rows) in twin.shaped.items():
+                if re.search(pattern, change.module.replace(".", "_")):
+                    try:
+                        extent = change.extent
+                    except Unfit:
+                        continue
+                    shown.add(extent is not None and extent[0] * inputs == extent[1] * rows)
+        if len(shown) == 1:
+            return Kind(twin.name if shown.pop() else kind.name)
+        return Kind(kind.name, also=twin.name)
 
     def _context(self) -> int | None:
         """Width of the prompts that its cross-attention reads, None where it changes none."""

@@ -24,7 +24,7 @@ from smalti.families.record import (
     always,
 )
 from smalti.families.records.flux import flux_layout
-from smalti.families.spelling import spelled_by
+from smalti.families.spelling import Layers, SpelledLayers, spelled_by
 from smalti.families.transformer import transformer_part
 from smalti.models.config import FLUX2_VAE, ModelConfig
 from smalti.models.flux2 import flux2_graph
@@ -40,8 +40,16 @@ KLEIN = Defaults(size=1024, steps=4, guidance=1.0, sampler="euler", noise="trail
                  flow_shift=None, areas=(0.1, 4.0))
 """Of klein, which is distilled to few steps; areas up to 4 megapixels, as its authors say."""
 
-NAMED: Recommended = {**DISTILLED_FLOW, "base": {"steps": 28, "guidance": 4.0}}
-"""What names tell: klein base is not distilled. Its authors take 50 steps, others 20."""
+NAMED: Recommended = {**DISTILLED_FLOW, "base": {"steps": 28, "guidance": 4.0},
+                      "kv": {"steps": 4, "guidance": 1.0, "reference": False}}
+"""What names tell: klein base is not distilled; its authors take 50 steps, others 20. KV reads
+pictures otherwise, each for itself and at time 0, which is not computed."""
+
+SHAPED = {r"(img|txt)_mlp_0$": (1, 6), r"(img|txt)_mlp_2$": (3, 1), r"blocks_\d+_linear1$": (1, 9),
+          r"blocks_\d+_(linear2|proj_out)$": (4, 1), r"ff(_context)?_net_2$": (3, 1),
+          r"single_transformer_blocks_\d+_attn_to_[qkv]$": (0, 1)}
+"""Layers that Flux.1 has, too, of other proportions: what they read to what they give; 0 where
+there is no such layer here."""
 
 
 def flux2_config(where: object, shapes: Shapes, hints: Hints) -> Flux2Config:
@@ -60,6 +68,7 @@ def flux2_config(where: object, shapes: Shapes, hints: Hints) -> Flux2Config:
         out_channels=found.size("final_layer.linear.weight", 0),
         context_dim=found.size("txt_in.weight", 1),
         guidance=found.has(r"guidance_in\."),
+        reference=hints.reference is not False,
         axes=(2 * found.parts(head_dim, 2 * axes),) * axes,
     )
 
@@ -67,6 +76,14 @@ def flux2_config(where: object, shapes: Shapes, hints: Hints) -> Flux2Config:
 def _agreements(config: ModelConfig) -> Iterator[Agreement]:
     """The denoiser reads the states behind three layers side by side."""
     yield context_fits(config, len(TAPS) * config.texts["qwen3"].hidden_size)
+
+
+def _spelled(layers: Layers) -> SpelledLayers:
+    """Names of diffusers, and what becomes of them where `tran` is taken for a prefix."""
+    for name, target in spelled_by(layers, FLUX2_DIFFUSERS):
+        yield name, target
+        if "transformer_blocks." in name:
+            yield name.replace("transformer_blocks.", "sformer_blocks."), target
 
 
 def _shows(names: Names) -> bool:
@@ -81,9 +98,12 @@ BACKBONE = Backbone(
     layout=partial(flux_layout, FLUX2_DIFFUSERS),
     mark="single_stream_modulation.",
     first="img_in",
-    adapted=r"(double|single)_stream_modulation|attn_to_qkv_mlp_proj",
+    adapted=r"(double|single)_stream_modulation|attn_to_qkv_mlp_proj|ff(_context)?_linear_(in|out)"
+            r"|single_transformer_blocks_\d+_attn_to_out|(^|_)sformer_blocks_\d",
+    alike="flux",
+    shaped=SHAPED,
     precise=r"(img|txt|time|guidance)_in\.|final_layer\.|_modulation(_img|_txt)?\.",
-    spelled=partial(spelled_by, table=FLUX2_DIFFUSERS),
+    spelled=_spelled,
 )
 
 FLUX2 = ModelFamily(
