@@ -13,7 +13,15 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from smalti.codegen.gpu import Packed, lower
-from smalti.codegen.gpu.form import Barrier, GroupLoad, Loop, Op, Statement, expressions
+from smalti.codegen.gpu.form import (
+    Barrier,
+    GroupLoad,
+    GroupProgram,
+    Loop,
+    Op,
+    Statement,
+    expressions,
+)
 from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
 from smalti.fuse.precision import held, stored_in
@@ -335,11 +343,36 @@ def test_statistics_of_an_image_are_loaded_once_for_its_rows(channels: int, heig
     schedule = replace(MATRIX, tile_m=32, tile_k=32, ahead=True)
     check(kernel, schedule)
     (program,) = lower(kernel, schedule, LIMITS).steps
-    statistics = {each.name for each in program.bindings if each.elements == 2 * channels}
     inner = [each for each in loops(program.body) if any(
         isinstance(part, Barrier) for part in each.body)][-1]
-    read = [each for each in expressions(inner.body) if isinstance(each, GroupLoad)]
-    assert len([each for each in read if each.buffer in statistics]) == 2 * times
+    found = replace(program, body=inner.body)
+    assert len(loads_of(found, 2 * channels)) == 2 * times
+
+
+def loads_of(program: GroupProgram, elements: int) -> list[GroupLoad]:
+    """What a program reads of the bindings of so many elements."""
+    names = {each.name for each in program.bindings if each.elements == elements}
+    return [each for each in expressions(program.body)
+            if isinstance(each, GroupLoad) and each.buffer in names]
+
+
+def test_a_bias_is_loaded_once_for_all_rows() -> None:
+    """An invocation has four neighbouring columns of two rows, in a branch each as 24 columns are
+    no two whole tiles."""
+    (kernel,) = contractions(Conv(32, 8, 8, 24).graph())
+    check(kernel, MATRIX)
+    (program,) = lower(kernel, MATRIX, LIMITS).steps
+    assert len(loads_of(program, 24)) == 1
+
+
+def test_nothing_is_loaded_behind_the_depth() -> None:
+    """Of 12 vectors of 4 along a depth of 36, two invocations bring 6 each; the last brings zeros.
+    """
+    (kernel,) = contractions(Conv(4, 8, 8, 16).graph())
+    schedule = replace(MATRIX, tile_k=48)
+    check(kernel, schedule)
+    (program,) = lower(kernel, schedule, LIMITS).steps
+    assert len(loads_of(program, 4 * 8 * 8)) == 5 * 4
 
 
 def test_a_part_of_the_depth_may_begin_inside_of_a_tap() -> None:

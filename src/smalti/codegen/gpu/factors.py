@@ -31,7 +31,7 @@ from smalti.codegen.gpu.form import (
 )
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
 from smalti.codegen.gpu.spots import Spot, clamped, spots
-from smalti.codegen.gpu.types import vector_type
+from smalti.codegen.gpu.types import VectorType, vector_type
 from smalti.codegen.gpu.weights import VECTOR, WIDE, padded
 from smalti.graph.operation import HALVES
 from smalti.kernel.form import Expr as KernelExpr
@@ -98,7 +98,7 @@ Key = tuple[Load, int]
 
 @dataclass(frozen=True)
 class Fetched:
-    """What was loaded for a spot, and whether it counts."""
+    """What was loaded for a spot, nothing where there are only zeros, and whether it counts."""
 
     values: Mapping[Key, Expr]
     inside: Expr | None
@@ -255,10 +255,15 @@ class Lines(Factor):
             place = values.place(found)
             if inside is not None and not self._common(found):
                 # else anywhere in the buffer, as far as compilers can see
-                last = self.bindings[found.buffer].elements - 1
+                last = self.bindings[found.buffer].elements - self._together(found)
                 place = b.let(op("min", select(inside, place, 0), last))
             places[found] = place
         return TapLine(at, places, inside)
+
+    def _together(self, found: Access) -> int:
+        """Elements that are read from a place on: then the last place is a multiple, too."""
+        lanes = self.lanes if self._whole(found) else self.each
+        return lanes if together(found, "c", lanes) else 1
 
     def _common(self, found: Access) -> bool:
         """Whether an access reads the same at all places of an image, beyond its borders, too."""
@@ -280,10 +285,13 @@ class Lines(Factor):
         steps: dict[Expr, tuple[dict, dict]] = {}
         found = []
         for spot, origin, walks in zip(self.spots, self.origins, self.walks):
+            if tile >= product.depth <= spot.least[1] * self.lanes:
+                found.append(Fetched({}, None))
+                continue
             along = b.let(spot.inner * self.lanes)
-            k = ZERO if self.whole_chunks else along
+            k = ZERO if self.whole_chunks else spot.inner
             if k not in steps:
-                at = self.step(product.within(b, chunk, tile, k))
+                at = self.step(product.within(b, chunk, tile, k, self.lanes))
                 steps[k] = {name: b.let(value) for name, value in at.items()}, {}
             step, known = steps[k]
             at = self._at(origin, step)
@@ -369,6 +377,10 @@ class Lines(Factor):
     def _parts(self, fetched: Fetched) -> list[Expr]:
         """What is staged of a spot: words as they are, or vectors of f32."""
         b, kernel, values = self.b, self.product.kernel, dict(fetched.values)
+        if not values:
+            type = VectorType("u32", self.lanes // 2) if self.area.words else (
+                VectorType("f32", self.lanes))
+            return [number(0, type) if self.area.words else number(0.0, type)]
         for load, a in self.loads.items():
             words = values.get((load, WORDS))
             if words is not None and self.plain and a.dtype == self.schedule.dtype:

@@ -91,25 +91,28 @@ class Product:
         e = self.extents
         return {"y": at["r"] * e.dilation_y, "x": at["s"] * e.dilation_x, "c": at["c"]}
 
-    def within(self, b: Builder, chunk: form.Expr, tile: int, k: form.Expr) -> dict[str, form.Expr]:
-        """r, s and c of number `k` in a chunk of `tile` of the depth."""
+    def within(self, b: Builder, chunk: form.Expr, tile: int, k: form.Expr,
+               lanes: int = 1) -> dict[str, form.Expr]:
+        """r, s and c of vector number `k` of `lanes` in a chunk of `tile` of the depth."""
         e = self.extents
-        tap, c = self.tap(b, chunk, tile, k)
+        tap, c = self.tap(b, chunk, tile, k, lanes)
         if e.r * e.s == 1:
             return {"r": ZERO, "s": ZERO, "c": c}
         return {"r": b.let(tap // e.s), "s": b.let(tap % e.s), "c": c}
 
-    def tap(self, b: Builder, chunk: form.Expr, tile: int, k: form.Expr
+    def tap(self, b: Builder, chunk: form.Expr, tile: int, k: form.Expr, lanes: int = 1
             ) -> tuple[form.Expr, form.Expr]:
-        """The place in the window, r times its width plus s, and c of number `k` in a chunk."""
+        """The place in the window, r times its width plus s, and c of vector number `k` of `lanes`
+        in a chunk; channels and chunks are multiples of `lanes`."""
         e = self.extents
         if e.r * e.s == 1:
-            return ZERO, b.let(chunk * tile + k)
+            return ZERO, b.let(chunk * tile + k * lanes)
         if e.c % tile == 0:
             each = e.c // tile
-            return b.let(chunk // each), b.let(chunk % each * tile + k)
-        all_k = b.let(chunk * tile + k)
-        return b.let(all_k // e.c), b.let(all_k % e.c)
+            return b.let(chunk // each), b.let(chunk % each * tile + k * lanes)
+        vector = b.let(chunk * (tile // lanes) + k)
+        each = e.c // lanes
+        return b.let(vector // each), b.let(vector % each * lanes)
 
 
 def reads(expr: Expr) -> Iterator[Load]:

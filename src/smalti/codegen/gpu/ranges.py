@@ -164,7 +164,10 @@ type=VectorType(scalar='u32', lanes=1))), type=VectorType(scalar='u32', lanes=1)
             for each in expr.arguments:
                 yield from self._terms(each, depth)
         else:
-            yield expr
+            rest, more = _apart(expr)  # (i + 2) * 3 is i * 3 + 6
+            if more and not isinstance(expr, Number):
+                yield number(more, U32)
+            yield rest if more and not isinstance(expr, Number) else expr
 
     def _divided(self, expr: Expr, lanes: int) -> Expr | None:
         """An expression over `lanes`, where it is known to be a multiple."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, both
 from smalti.codegen.gpu.form import Binding
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads
+from smalti.codegen.gpu.spots import clamped
 from smalti.codegen.gpu.weights import VECTOR, padded
 from smalti.kernel.form import Call, Expr, Load, affine
 from smalti.schedule.merge import Access, access, store
@@ -74,6 +76,13 @@ class Results:
         """Whether neighbouring pixels lie side by side, and neighbouring channels do not."""
         return self.out.stride("o") != 1 and self.out.stride("x") == 1
 
+    def common(self, found: Access, rows: int) -> bool:
+        """Whether all rows of a tile of so many read the same through an access: as it depends on
+        the channel alone, or on the image as well, where a tile is in one."""
+        inner = math.prod(n for name, n in self.product.axes[0] if name != "b")
+        moved = found.stride("y") or found.stride("x") or found.stride("b") and inner % rows
+        return not (moved or found.divided or found.indirect or found == self.out)
+
     def row_stride(self, found: Access) -> int | None:
         """How far apart an access has neighbouring rows; None where no one number says it: where
         the pixels of a row, or the images, do not follow each other."""
@@ -102,8 +111,10 @@ class Writer:
                  tile: tuple[int, int]) -> None:
         self.b, self.results, self.bindings = b, results, bindings
         self.outer, self.tile, self.product = outer, tile, results.product
-        self.strides = {found: results.row_stride(found) for found in results.accesses}
+        self.strides = {found: results.row_stride(found) for found in results.accesses
+                        if not results.common(found, tile[0])}
         self._bases: dict[tuple[Access, form.Expr, form.Expr], form.Expr] = {}
+        self._common: dict[tuple[Expr, form.Expr, int], form.Expr] = {}
 
     def write(self, row: Moved, column: Moved, sums: Sequence[form.Expr],
               where: form.Expr | None = None) -> None:
@@ -117,11 +128,13 @@ class Writer:
             inside = both(inside, row.below(product.rows))
         if product.columns % self.tile[1] and results.lanes > 1:
             inside = both(inside, column.below(product.columns))
+        common = [self._loaded(row, Moved(column.base, column.by + lane))
+                  for lane in range(0, VECTOR, results.lanes)]
         with b.branch(inside) if inside is not None else nullcontext():
             at = dict(self.outer)
             if None in self.strides.values():
                 at = product.pixel(b, b.let(row.value), self.outer)
-            for lane, found in zip(range(0, VECTOR, results.lanes), places):
+            for lane, found, known in zip(range(0, VECTOR, results.lanes), places, common):
                 own = Moved(column.base, column.by + lane)
                 held = {f"sum {part}": total if results.lanes > 1 else total.lane(lane)
                         for part, total in enumerate(sums)}
@@ -129,8 +142,29 @@ class Writer:
                 with b.branch(beyond) if beyond is not None else nullcontext():
                     values = Values(b, results.kernel, self.bindings,
                                     {**at, "o": b.let(own.value)}, "o", results.lanes,
-                                    given=held, places=found)
+                                    given=held, places=found, known=known)
                     values.store(results.out, values.value(results.value))
+
+    def _loaded(self, row: Moved, column: Moved) -> dict[Expr, form.Expr]:
+        """What all rows have in common in some columns, from the last ones for those beyond. It is
+        loaded once, as a branch around the results of a row would have it loaded for each."""
+        b, results, rows = self.b, self.results, self.tile[0]
+        found: dict[Expr, form.Expr] = {}
+        for load in dict.fromkeys(reads(results.stage.value)):
+            if load.buffer == "sum" or not results.common(a := access(results.kernel, load), rows):
+                continue
+            key = load, column.base, column.by
+            if key not in self._common:
+                at = dict(self.outer)
+                if a.stride("b") and "b" not in at:
+                    at = self.product.pixel(b, row.base, self.outer)
+                place = clamped(b, b.let(column.value), self.tile[1], self.product.columns,
+                                results.lanes)
+                values = Values(b, results.kernel, self.bindings, {**at, "o": place}, "o",
+                                results.lanes)
+                self._common[key] = b.let(values.load(a).to("f32"))
+            found[load] = self._common[key]
+        return found
 
     def _places(self, row: Moved, column: Moved) -> Iterator[tuple[Access, form.Expr]]:
         """The elements of accesses that go with rows and columns evenly."""

@@ -11,12 +11,13 @@ from smalti.codegen.gpu.form import U32, Expr, number, op, select
 @dataclass(frozen=True)
 class Spot:
     """A vector of a shared array that an invocation brings; `where` it does, None always. `put`
-    says where it goes if that is elsewhere."""
+    says where it goes if that is elsewhere. `least` are the smallest places that anybody has."""
 
     outer: Expr
     inner: Expr
     where: Expr | None = None
     put: tuple[Expr, Expr] | None = None
+    least: tuple[int, int] = (0, 0)
 
     @property
     def place(self) -> tuple[Expr, Expr]:
@@ -25,7 +26,8 @@ class Spot:
 
     def turned(self) -> Spot:
         """The spot with its places the other way round."""
-        return Spot(self.inner, self.outer, self.where, self.put and (self.put[1], self.put[0]))
+        return Spot(self.inner, self.outer, self.where, self.put and (self.put[1], self.put[0]),
+                    (self.least[1], self.least[0]))
 
 
 def spots(b: Builder, size: int, outer: int, inner: int, pads: str = "",
@@ -43,7 +45,8 @@ def spots(b: Builder, size: int, outer: int, inner: int, pads: str = "",
     if rest:
         whole = b.let(at < size - rest)
         return [Spot(b.let(op("min", row, outer - 1)) if i + size - rest > total else row, column,
-                     b.let(whole & (row < outer)) if i + size - rest > total else whole)
+                     b.let(whole & (row < outer)) if i + size - rest > total else whole,
+                     least=(i // inner, 0))
                 for i, (row, column) in zip(range(0, total, size - rest), places)]
     lines = {"outer": outer, "inner": inner}.get(pads, 0)
     found = []
@@ -53,7 +56,7 @@ def spots(b: Builder, size: int, outer: int, inner: int, pads: str = "",
         if last:
             inside = row < outer if size % inner == 0 else b.let(at + i) < total
         if inside is None or beyond > lines:
-            found.append(Spot(row, column, inside))
+            found.append(Spot(row, column, inside, least=(i // inner, 0)))
             continue
         inside = b.let(inside)
         spare = b.let((at + i) - total)
@@ -83,7 +86,7 @@ def _walk(b: Builder, size: int, outer: int, inner: int) -> tuple[Expr, list[tup
         first, own = b.let(b.subgroup // each), b.let(b.subgroup % each * known + b.lane)
     else:
         first, own = b.let(at // inner), b.let(at % inner)
-    return at, [(b.let(first + i // inner), own) for i in turns]
+    return at, [(first + i // inner, own) for i in turns]  # a constant away from each other
 
 
 def clamped(b: Builder, at: Expr, tile: int, extent: int, lanes: int = 1) -> Expr:

@@ -127,6 +127,7 @@ class Matrices:
         self.b, self.product, self.s, self.by_rows = b, product, schedule, by_rows
         s = schedule
         self.tile: Shared | None = None
+        self.places: dict[Expr, Expr] = {}  # of an invocation in a region of results
         rows, columns, depth = s.shape
         self.a, self.right = Matrix("a", rows, depth, s.dtype), Matrix("b", depth, columns, s.dtype)
         across = s.tile_n // s.block_n
@@ -178,14 +179,15 @@ class Matrices:
         rows, width = s.shape[0], s.region(parts)
         stride, total = parts * width + MATRIX_PAD, rows * width // VECTOR
         for turn in range(-(-total // s.subgroup)):
-            row, vector, inside = self._vector(turn, width // VECTOR)
+            with b.once(self.places):
+                row, vector, inside = self._vector(turn, width // VECTOR)
+                down, across = b.let(self.row + row.base), b.let(self.column + vector.base * VECTOR)
             line = b.let(first + row.base * stride + vector.base * VECTOR) + (
                 row.by * stride + vector.by * VECTOR)
             sums = [b.let(b.load(shared, line + part * width, VECTOR, where=inside).bits("f32"))
                     for part in range(parts)]
-            write(Moved(b.let(self.row + row.base), row.by + at[0]),
-                  Moved(b.let(self.column + vector.base * VECTOR), vector.by * VECTOR + at[1]),
-                  sums, inside)
+            write(Moved(down, row.by + at[0]), Moved(across, vector.by * VECTOR + at[1]), sums,
+                  inside)
 
     def _vector(self, turn: int, each: int) -> tuple[Moved, Moved, Expr | None]:
         """The row and the vector of a region that an invocation takes in a turn, of `each` vectors
