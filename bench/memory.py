@@ -1,4 +1,4 @@
-"""Models larger than the memory that they may take: time and peak memory of one step.
+"""Models larger than the memory that they may take: peak memory, beside what is foretold.
 
     python bench/make_checkpoint.py FOLDER --family sdxl          # or another
     python bench/memory.py FOLDER [--share 0.5 | --memory 8GB] [--size 512] [--steps 1]
@@ -11,6 +11,9 @@ a size.
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,28 +28,34 @@ TOLERANCE = 1.1
 """Peak of resident memory over what was given."""
 
 
-def row(given: argparse.Namespace) -> Row:
-    """Peak of a process that makes a picture."""
+def rows(given: argparse.Namespace) -> list[Row]:
+    """Peak of a process that makes a picture, beside what it may be and what is foretold."""
     files = sorted(given.folder.glob("*.safetensors"))
     whole = sum(file.stat().st_size for file in files)
     memory = int(given.share * whole) if given.memory is None else memory_bytes(given.memory)
-    command = ["a red apple", "--model", str(given.folder / "model.safetensors"), "--steps",
-               str(given.steps), "--size", str(given.size), "--threads", str(given.threads),
-               "--memory", str(memory)]
+    model = str(given.folder / "model.safetensors")
+    command = ["--steps", str(given.steps), "--size", str(given.size), "--threads",
+               str(given.threads), "--memory", str(memory), "--device", "cpu"]
     for file in files:
         if file.stem == "vae":
             command += ["--vae", str(file)]
         elif file.stem != "model":
             command += ["--text-encoder", str(file)]
     with tempfile.TemporaryDirectory() as folder:
+        plan = Path(folder) / "plan.json"
+        subprocess.run([sys.executable, "-m", "smalti", "inspect", model, *command, "--json", plan],
+                       env=environment(Path(folder)), check=True)
+        foretold = json.loads(plan.read_text())["peak_bytes"]
         started = time.perf_counter()
-        peak = peak_of(generate_command(*command, "-o", f"{folder}/apple.png"),
-                       environment(Path(folder)))
+        peak = peak_of(generate_command("a red apple", "--model", model, *command, "-o",
+                                        f"{folder}/apple.png"), environment(Path(folder)))
         seconds = time.perf_counter() - started
-    return Row.at_most(
-        f"{given.folder.name}, {whole / 1e9:.1f} GB of files, in {memory / 1e9:.1f} GB: peak of "
-        f"resident memory", TOLERANCE * memory / 1e9, peak.resident / 1e9, " GB",
-        f"a picture of {given.size}x{given.size}, steps: {given.steps}, took {duration(seconds)}")
+    title = f"{given.folder.name}, {whole / 1e9:.1f} GB of files, in {memory / 1e9:.1f} GB"
+    return [Row.at_most(
+        f"{title}: peak of resident memory", TOLERANCE * memory / 1e9, peak.resident / 1e9, " GB",
+        f"a picture of {given.size}x{given.size}, steps: {given.steps}, took {duration(seconds)}"),
+        Row.at_most(f"{title}: peak over what smalti inspect foretells", TOLERANCE,
+                    peak.resident / foretold, "", f"foretold {foretold / 1e9:.1f} GB")]
 
 
 def main() -> int:
@@ -60,7 +69,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    return finish([row(given)], given.json)
+    return finish(rows(given), given.json)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,15 @@ def test_a_picture_is_foretold_on_a_computer_that_is_not_here(path: Path, tmp_pa
     assert [part["part"] for part in document["parts"]] == ["text", "unet", "vae"]
 
 
+def test_parts_may_be_on_several_devices(path: Path) -> None:
+    told = run("inspect", path, "--device", "rtx_3060,text=raspberry_pi_5", "--memory", "4GB",
+               "--gpu-memory", "2GB")
+    lines = dict(line.split(maxsplit=1) for line in told.stdout.splitlines())
+    assert lines["text"].endswith("; on library:raspberry_pi_5"), told.output
+    assert lines["unet"].endswith("; on library:rtx_3060_12_gb")
+    assert "of the 2.00 GB that it may take of the device's, and " in lines["memory"]
+
+
 def test_what_cannot_be_is_refused_before_anything_is_written(path: Path, tmp_path: Path) -> None:
     written = tmp_path / "plan.json"
     for options, why in (

@@ -26,7 +26,8 @@ from smalti.errors import InputError
               help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")
 @click.option("--device", default=None, metavar="NAME",
               help="Foretell pictures: one of `smalti devices`, or a GPU or CPU that need not be "
-                   "here, say rtx_3060 or raspberry_pi_5.")
+                   "here, say rtx_3060 or raspberry_pi_5; or parts and devices, such as "
+                   "denoiser=rtx_3060,text=cpu.")
 @click.option("--memory", default=None, metavar="SIZE",
               help="What all of it may take of main memory there, such as 16GB. Default: what the "
                    "device has; beside a GPU that has its own, what this computer has.")
@@ -95,8 +96,9 @@ def foretold(file: str | None, given: dict[str, Any], folder: Path) -> Any:
     width, height = parse_size(given.pop("size"))
     steps = given.pop("steps")
     device, precision = given.pop("device") or "auto", given.pop("precision") or "auto"
-    if device != "auto" and "=" not in device and "," not in device:
-        device = foreseen(device)
+    places = [each.rpartition("=") for each in device.split(",")]
+    device = ",".join(f"{part}{equals}{place if place == 'auto' else foreseen(place)}"
+                      for part, equals, place in places)
     asked = fetched(LoadOptions(file, device, precision, progress=show_progress, keep=False,
                                 **given), outlined)
     pipe = Pipeline.load(**{each.name: getattr(asked, each.name) for each in fields(asked)})

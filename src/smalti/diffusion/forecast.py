@@ -22,6 +22,7 @@ from smalti.diffusion.request import Request
 from smalti.diffusion.residents import BASE_BYTES, MemoryDecision, Residents
 from smalti.diffusion.samplers import SAMPLERS
 from smalti.diffusion.submodels import Submodels
+from smalti.diffusion.text_devices import LOADED_BYTES_A_SECOND
 from smalti.errors import DeviceError, InputError
 from smalti.families.parts import TEXTS
 from smalti.families.record import CONDITIONER
@@ -31,8 +32,6 @@ from smalti.models.config import ModelConfig
 from smalti.runtime.choice import described
 from smalti.runtime.drivers import driver_of
 
-DISK_BYTES_A_SECOND = 2e9
-"""At which weights come from a file, and are packed: a guess, of a solid-state disk."""
 LINK_BYTES_A_SECOND = 12e9
 """At which they come to a GPU whose link is not known: a guess, of PCIe 3.0 with 16 lanes."""
 
@@ -70,7 +69,7 @@ class Forecast:
     `device` is what that of the denoiser is called. `budget_bytes` is what may be taken of the
     memory that it computes in, `peak_bytes` what is taken there. `main_bytes` is the peak of main
     memory, which is the same where the device computes there. `step_seconds` and `seconds` are
-    those of a step and of a whole picture without reading the files, which takes `reading_seconds`
+    those of a step and of a whole picture without loading weights, which takes `loading_seconds`
     once; None where nothing is known of the device. Times may be off by the share `uncertainty`,
     for the reason that `assumed` tells. `warnings` say what is done because memory is short.
     `refusal` says why there is no picture.
@@ -89,7 +88,7 @@ class Forecast:
     tile: int | None
     step_seconds: float | None
     seconds: float | None
-    reading_seconds: float
+    loading_seconds: float
     uncertainty: float | None
     assumed: str
     warnings: tuple[str, ...] = ()
@@ -130,8 +129,8 @@ class Forecast:
         else:
             yield "time", (f"{_seconds(self.step_seconds)} a step, {_seconds(self.seconds)} a "
                            f"picture, within {100 * self.uncertainty:.0f} %, {self.assumed}")
-        yield "reading", (f"about {_seconds(self.reading_seconds)} before the first picture, at "
-                          f"{DISK_BYTES_A_SECOND / 1e9:g} GB/s, which is a guess")
+        yield "loading", (f"about {_seconds(self.loading_seconds)} in the first picture: weights "
+                          f"are read and packed at {LOADED_BYTES_A_SECOND / 1e9:g} GB/s, a guess")
 
 
 def forecast(models: Submodels, asked: Request, name: str) -> Forecast:
@@ -165,7 +164,7 @@ def forecast(models: Submodels, asked: Request, name: str) -> Forecast:
         tuple(parts), tile,
         None if step is None else step * SAMPLERS[asked.sampler].evaluations,
         sum(times) if len(times) == len(parts) else None,
-        sum(each.memory.weights_bytes for each in parts) / DISK_BYTES_A_SECOND, spread, assumed,
+        sum(each.memory.weights_bytes for each in parts) / LOADED_BYTES_A_SECOND, spread, assumed,
         tuple(weighed.said), refusal)
 
 
@@ -210,7 +209,7 @@ def _weighed(models: Submodels, part: str, shape: tuple[int, ...], runs: int) ->
     program = models.bound(part, shape)
     placed, seconds = models.placed[part, shape], program.expected_seconds()
     if seconds is not None and known is not None:
-        rate = DISK_BYTES_A_SECOND if known.kind == "cpu" else known.link or LINK_BYTES_A_SECOND
+        rate = LOADED_BYTES_A_SECOND if known.kind == "cpu" else known.link or LINK_BYTES_A_SECOND
         seconds = max(seconds, placed.streamed_bytes / rate)
     return PartForecast(part, models.parts[part].title, device, shape, program.precision, placed,
                         runs, seconds)
