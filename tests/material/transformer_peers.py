@@ -15,6 +15,7 @@ from smalti.models import (
     Flux2Config,
     FluxConfig,
     FluxControlNetConfig,
+    Krea2Config,
     MMDiTConfig,
     MMDiTControlNetConfig,
     QwenImageConfig,
@@ -46,6 +47,10 @@ TINY_FLUX2 = Flux2Config(hidden_size=64, heads=2, mlp_size=192, double_blocks=2,
 TINY_ANIMA = AnimaConfig(hidden_size=48, heads=2, mlp_size=96, blocks=2, in_channels=4,
                          out_channels=4, context_dim=24, rank=8, text_dim=32, text_heads=2,
                          text_mlp_size=128, text_blocks=2, vocab_size=64)
+
+TINY_KREA2 = Krea2Config(hidden_size=64, heads=4, kv_heads=2, mlp_size=96, blocks=2, in_channels=4,
+                         out_channels=4, text_dim=24, taps=3, text_heads=2, text_kv_heads=1,
+                         text_mlp_size=40, layer_blocks=1, text_blocks=1, axes=(4, 6, 6))
 
 
 def filled(module: Any) -> Any:
@@ -190,6 +195,21 @@ def qwen_image_module(config: QwenImageConfig) -> Any:
         in_channels=4 * config.in_channels, out_channels=config.out_channels,
         num_layers=config.blocks, attention_head_dim=config.head_dim,
         num_attention_heads=config.heads, joint_attention_dim=config.context_dim,
+        axes_dims_rope=config.axes)
+
+
+def krea2_module(config: Krea2Config) -> Any:
+    """diffusers' Krea2Transformer2DModel."""
+    from diffusers import Krea2Transformer2DModel
+
+    return Krea2Transformer2DModel(
+        in_channels=4 * config.in_channels, num_layers=config.blocks,
+        attention_head_dim=config.head_dim, num_attention_heads=config.heads,
+        num_key_value_heads=config.kv_heads, intermediate_size=config.mlp_size,
+        text_hidden_dim=config.text_dim, num_text_layers=config.taps,
+        text_num_attention_heads=config.text_heads,
+        text_num_key_value_heads=config.text_kv_heads, text_intermediate_size=config.text_mlp_size,
+        num_layerwise_text_blocks=config.layer_blocks, num_refiner_text_blocks=config.text_blocks,
         axes_dims_rope=config.axes)
 
 

@@ -12,6 +12,7 @@ from transformer_peers import (
     TINY_CHROMA,
     TINY_FLUX,
     TINY_FLUX2,
+    TINY_KREA2,
     TINY_MMDIT,
     TINY_T5,
     TINY_Z_IMAGE,
@@ -22,6 +23,7 @@ from transformer_peers import (
     flux2_module,
     flux_module,
     image_ids,
+    krea2_module,
     mmdit_module,
     packed,
     t5_module,
@@ -35,9 +37,12 @@ from smalti.families.keys import (
     CHROMA_DIFFUSERS,
     FLUX2_DIFFUSERS,
     FLUX_DIFFUSERS,
+    KREA2_DIFFUSERS,
     T5_TRANSFORMERS,
     Z_IMAGE_DIFFUSERS,
+    expressions,
     sd3_diffusers,
+    shape_of,
 )
 from smalti.graph import Graph, evaluate
 from smalti.models import (
@@ -48,6 +53,7 @@ from smalti.models import (
     FLUX2_KLEIN_9B,
     FLUX_DEV,
     FLUX_SCHNELL,
+    KREA2,
     SD3_MEDIUM,
     SD35_LARGE,
     SD35_MEDIUM,
@@ -59,6 +65,8 @@ from smalti.models import (
     chroma_modulation_graph,
     flux2_graph,
     flux_graph,
+    krea2_graph,
+    krea2_text_graph,
     mmdit_graph,
     t5_graph,
     z_image_graph,
@@ -336,6 +344,36 @@ def test_the_text_of_anima(counts: list[tuple[int, int]]) -> None:
     assert relative_error(found, expected) <= ERROR_MAX
 
 
+# ---------------------------------------------------------------------- Krea 2
+
+
+@pytest.mark.parametrize("counts", [[7], [7, 3]])
+def test_krea2(counts: list[int]) -> None:
+    """Both graphs, one behind the other; texts of a batch have lengths of their own."""
+    import torch
+
+    config, height, width, length, batch = TINY_KREA2, 8, 12, max(counts), len(counts)
+    module = filled(krea2_module(config))
+    weights = weights_of(module, KREA2_DIFFUSERS, DENOISER)
+    weights = {name: value.reshape(-1) if name.endswith(".mod.lin") else value
+               for name, value in weights.items()}
+    latent = normal(1, batch, config.in_channels, height, width)
+    context = normal(2, batch, length, config.context_dim)
+    mask = (np.arange(length) < np.array(counts)[:, None]).astype(np.float32)
+    timesteps = np.linspace(1000, 250.5, batch).astype(np.float32)
+    read = result(krea2_text_graph(config, batch, length), weights, context=context, mask=mask)
+    found = result(krea2_graph(config, batch, height, width, length), weights, latent=latent,
+                   timesteps=timesteps, context=read, mask=mask)
+    places = torch.zeros(length + 24, 3)
+    places[length:, 1:] = torch.cartesian_prod(torch.arange(4), torch.arange(6))
+    with torch.no_grad():
+        expected = module(
+            packed(torch.tensor(latent)), torch.tensor(context).reshape(batch, length, config.taps, -1),
+            torch.tensor(timesteps / 1000), places, torch.tensor(mask).bool(),
+            return_dict=False)[0]
+    assert relative_error(packed(torch.tensor(found)).numpy(), expected.numpy()) <= DENOISER_ERROR_MAX
+
+
 # ---------------------------------------------------------------------- full size, no numbers
 
 
@@ -397,6 +435,22 @@ def test_full_size_anima() -> None:
                 name: value.shape for name, value in graph.parameters.items()}
 
 
+def test_full_size_krea2() -> None:
+    import torch
+
+    with torch.device("meta"):
+        module = krea2_module(KREA2)
+    table = {name: rule for name, rule in KREA2_DIFFUSERS.items() if not name.endswith("mod.lin")}
+    stored = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    graphs = krea2_graph(KREA2, 1, 8, 8, 4), krea2_text_graph(KREA2, 1, 4)
+    found, tables = expressions(stored, table)
+    assert all(name.endswith("scale_shift_table") for name in tables)
+    assert {f"{DENOISER}.{name}": shape_of(parts, stored.__getitem__)
+            for name, parts in found.items()} == {
+        name: value.shape for graph in graphs for name, value in graph.parameters.items()
+        if not name.endswith(".mod.lin")}
+
+
 def test_full_size_t5() -> None:
     import torch
 
@@ -407,8 +461,6 @@ def test_full_size_t5() -> None:
 
 def assert_same_shapes(module: object, table: Mapping, *graphs: Graph, prefix: str) -> None:
     """The parameters of the graphs are those of the module, by the table."""
-    from smalti.families.keys import expressions, shape_of
-
     stored = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     found, _ = expressions(stored, table)
     shapes = {f"{prefix}.{name}": shape_of(parts, stored.__getitem__)

@@ -366,6 +366,49 @@ class QwenImageConfig(TransformerConfig):
         return f"{self.blocks} blocks"
 
 
+@dataclass(frozen=True)
+class Krea2Config(TransformerConfig):
+    """Krea 2 (Krea 2026): one stream of text and image, whose heads of queries share fewer of keys.
+
+    Of the text encoder the states behind `taps` layers are read, each `text_dim` wide:
+    `layer_blocks` of `text_heads` put those of a token together, then `text_blocks` see all tokens.
+    `axes` are the channels of a head that turn with the frame, the row and the column.
+    """
+
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    mlp_size: int
+    blocks: int = 28
+    in_channels: int = 16
+    out_channels: int = 16
+    text_dim: int = 2560
+    taps: int = 12
+    text_heads: int = 20
+    text_kv_heads: int = 20
+    text_mlp_size: int = 6912
+    layer_blocks: int = 2
+    text_blocks: int = 2
+    axes: tuple[int, ...] = (32, 48, 48)
+    rotary_base: float = 1000.0
+    eps: float = 1e-5
+
+    @property
+    def context_dim(self) -> int:  # type: ignore[override]  # a number of its own in others
+        """Channels of all states of a token, side by side."""
+        return self.taps * self.text_dim
+
+    def divisions(self) -> Iterator[Division]:
+        """What must divide what."""
+        yield "transformer", self.heads, "heads of keys", self.kv_heads
+        yield "transformer", self.text_heads, "heads of keys of the text", self.text_kv_heads
+
+    @property
+    def depth(self) -> str:
+        """How many blocks of which kinds it has, in words."""
+        return f"{self.blocks} blocks, and {self.layer_blocks + self.text_blocks} for the text"
+
+
 T5_XXL = T5Config(32128, hidden_size=4096, mlp_size=10240, layers=24, heads=64, head_dim=64)
 """The text encoder of SD 3, Flux and Chroma."""
 
@@ -403,6 +446,9 @@ QWEN_IMAGE = QwenImageConfig(hidden_size=3072, heads=24, mlp_size=12288)
 
 Z_IMAGE = ZImageConfig(hidden_size=3840, heads=30, mlp_size=10240)
 """Z-Image and Z-Image-Turbo, 6.2 billion parameters."""
+
+KREA2 = Krea2Config(hidden_size=6144, heads=48, kv_heads=12, mlp_size=16384)
+"""Krea 2, 12.8 billion parameters."""
 
 ANIMA = AnimaConfig(hidden_size=2048, heads=16, mlp_size=8192)
 """Anima, 2.1 billion parameters."""

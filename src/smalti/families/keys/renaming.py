@@ -9,6 +9,7 @@ huggingface/diffusers (`scripts/convert_diffusers_to_original_stable_diffusion.p
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 
@@ -224,6 +225,8 @@ def internal_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """
     if name.startswith(VAE) and name.endswith(".gamma") and set(shape[1:]) == {1}:
         return shape[:1]
+    if name.startswith(UNET) and name.endswith(".mod.lin"):  # of Krea 2: vectors, or one of all
+        return (math.prod(shape),)
     if len(shape) == 2 and name.startswith(VAE) and ".mid.attn_1." in name:
         return (*shape, 1, 1)
     return shape
