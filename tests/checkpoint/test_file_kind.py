@@ -94,6 +94,10 @@ FILES = {
         {UNET + "blocks.0.adaln_modulation_self_attn.1.weight": (256, 2048),
          UNET + "llm_adapter.blocks.0.cross_attn.q_proj.weight": (9, 9)},
     ],
+    "krea2": [
+        {"txtfusion.projector.weight": (1, 12)}, {UNET + "txtfusion.projector.weight": (1, 12)},
+        {"text_fusion.projector.weight": (1, 12)},
+    ],
     "qwen-image": [
         {"transformer_blocks.0.img_mod.1.weight": (9, 9), "txt_norm.weight": (3584,)},
         {UNET + "transformer_blocks.0.img_mod.1.bias": (9,), UNET + "txt_norm.weight": (3584,)},
@@ -182,7 +186,8 @@ def test_families_that_are_read():
         "sd1": "sd1", "sd1-inpaint": "sd1", "sd1-pix2pix": "sd1", "unet": "sd1", "sd2": "sd2",
         "sdxl": "sdxl", "sdxl-refiner": "sdxl-refiner", "sd3": "sd3", "flux-dev": "flux",
         "flux-schnell": "flux", "chroma": "chroma", "z-image": "z-image",
-        "flux2": "flux2", "anima": "anima", "qwen-image": "qwen-image"}
+        "flux2": "flux2", "anima": "anima", "qwen-image": "qwen-image",
+        "krea2": "krea2"}
 
 
 @pytest.mark.parametrize("family", [f for f in FILES if MODELS[f] and f != "sd1"])

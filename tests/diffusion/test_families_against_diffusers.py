@@ -25,15 +25,16 @@ SAVED = {  # how folders are written
     "sd1": {"variant": "fp16"}, "sd2": {}, "sdxl": {"max_shard_size": "2MB"},
     "sdxl-refiner": {}, "sd3": {"max_shard_size": "2MB"},
     "flux": {"max_shard_size": "2MB"}, "chroma": {}, "z-image": {}, "flux2": {}, "anima": {},
-    "qwen-image": {}}
+    "krea2": {}, "qwen-image": {}}
 CALLS: dict[str, dict[str, Any]] = {
     "sd3": {"max_sequence_length": 77, "guidance_scale": 4.5},
     "flux": {"guidance_scale": 3.5},
     "chroma": {"guidance_scale": 4.0},
     "flux2": {"guidance_scale": 4.0},
     "z-image": {"guidance_scale": 3.0},  # what is added, and so one less than elsewhere
+    "krea2": {"guidance_scale": 3.0},
     "qwen-image": {"true_cfg_scale": 4.0, "guidance_scale": None}}
-PACKED = ("flux", "chroma", "qwen-image")
+PACKED = ("flux", "chroma", "qwen-image", "krea2")
 """Families whose pipelines work on tokens."""
 
 
@@ -68,7 +69,8 @@ def called(pipe: Any, family: str, latents: np.ndarray, sigmas: list[float] | No
         found = pipe(prompt=PROMPT, num_inference_steps=STEPS, output_type="latent",
                      **options).images
     if family in PACKED:
-        found = pipe._unpack_latents(found, SIDE, SIDE, pipe.vae_scale_factor)
+        factor = [] if family == "krea2" else [pipe.vae_scale_factor]
+        found = pipe._unpack_latents(found, SIDE, SIDE, *factor)
     if family == "flux2":
         found = theirs.normalised(pipe, found)
     return found.numpy().reshape(1, -1, *found.shape[-2:])
@@ -102,7 +104,8 @@ def decoded(pipe: Any, latents: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("family", "prediction"), [
     ("sd1", "epsilon"), ("sd2", "epsilon"), ("sd2", "v_prediction"), ("sdxl", "epsilon"),
     ("sdxl-refiner", "epsilon"), ("sd3", "flow"), ("flux", "flow"), ("chroma", "flow"),
-    ("z-image", "flow"), ("flux2", "flow"), ("anima", "flow"), ("qwen-image", "flow")])
+    ("z-image", "flow"), ("flux2", "flow"), ("anima", "flow"), ("qwen-image", "flow"),
+    ("krea2", "flow")])
 def test_a_picture_is_that_of_diffusers(tmp_path: Path, family: str, prediction: str) -> None:
     pipe = theirs.pipeline(family, prediction)
     pipe.set_progress_bar_config(disable=True)
@@ -117,7 +120,7 @@ def test_a_picture_is_that_of_diffusers(tmp_path: Path, family: str, prediction:
     if family == "sd3":
         options["noise"] = ",".join(f"{3 * t / (1 + 2 * t):.9f}" for t in (1.0, 0.6, 0.3, 0.0))
     guidance = {"sd3": 4.5, "flux": 1.0, "chroma": 4.0, "z-image": 4.0,
-                "flux2": 4.0, "anima": 4.0, "qwen-image": 4.0}.get(family, 7.0)
+                "flux2": 4.0, "anima": 4.0, "qwen-image": 4.0, "krea2": 4.0}.get(family, 7.0)
     *_, last = ours.steps(PROMPT, negative_prompt=NEGATIVE, width=SIDE, height=SIDE, steps=STEPS,
                           guidance_scale=guidance, seed=7, sampler="euler", **options)
     assert relative_error(last.latents, expected) <= ERROR_MAX

@@ -12,6 +12,7 @@ from transformer_peers import (
     anima_module,
     anima_text_module,
     flux2_module,
+    krea2_module,
     qwen_image_module,
     z_image_module,
 )
@@ -23,7 +24,7 @@ from smalti.diffusion.tokenizer import END, encode
 from smalti.families.language import CHATML, CHATML_ANSWER
 from smalti.models.config import CausalVaeConfig, ClipTextConfig
 from smalti.models.language_config import LanguageConfig
-from smalti.models.transformer_config import T5Config, ZImageConfig
+from smalti.models.transformer_config import Krea2Config, T5Config, ZImageConfig
 
 
 class Tokenizer:
@@ -86,6 +87,14 @@ class ChatTokenizer(Tokenizer):
         return template.format(messages[0]["content"])
 
 
+class PaddedTokenizer(ChatTokenizer):
+    """That of Krea 2's pipeline, which fills up a prompt, and puts more behind it."""
+
+    def __call__(self, prompts: list[str], max_length: int = 0, **more: Any) -> Any:
+        longest = max(len(byte_bpe.qwen3().tokenize(text)) for text in prompts)
+        return super().__call__(prompts, max_length or longest, **more)
+
+
 class WordTokenizer(ChatTokenizer):
     """That of Qwen2.5, which fills up to the longest text."""
 
@@ -105,8 +114,12 @@ def language_model(config: LanguageConfig) -> Any:
         num_attention_heads=config.heads, num_key_value_heads=config.kv_heads,
         rms_norm_eps=config.eps)
     turns = {"rope_type": "default", "rope_theta": config.rotary_base}
-    module = qwen25_vl(sizes, turns) if config.qkv_bias else Qwen3Model(
-        Qwen3Config(**sizes, head_dim=config.head_dim, rope_parameters=turns))
+    if config.qkv_bias:
+        module = qwen25_vl(sizes, turns)
+    elif config == tiny.QWEN3_VL:
+        module = qwen3_vl(sizes, turns, config.head_dim)
+    else:
+        module = Qwen3Model(Qwen3Config(**sizes, head_dim=config.head_dim, rope_parameters=turns))
     for name, tensor in module.named_parameters():
         torch.nn.init.normal_(tensor.data, float("norm" in name), 0.2)
     return module
@@ -122,6 +135,19 @@ def qwen25_vl(sizes: dict[str, Any], turns: dict[str, Any]) -> Any:
                   out_hidden_size=sizes["hidden_size"], fullatt_block_indexes=[0], window_size=112)
     return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(
         text_config={**sizes, "rope_parameters": {**turns, "mrope_section": section}},
+        vision_config=vision))
+
+
+def qwen3_vl(sizes: dict[str, Any], turns: dict[str, Any], head_dim: int) -> Any:
+    """Qwen3-VL, without the words that it would say."""
+    from transformers import Qwen3VLConfig, Qwen3VLModel
+
+    section = [head_dim // 2 - 2 * (head_dim // 8), head_dim // 8, head_dim // 8]
+    vision = dict(depth=1, hidden_size=32, num_heads=2, intermediate_size=48,
+                  out_hidden_size=sizes["hidden_size"], deepstack_visual_indexes=[0])
+    return Qwen3VLModel(Qwen3VLConfig(
+        text_config={**sizes, "head_dim": head_dim, "rope_parameters": {
+            **turns, "mrope_section": section, "mrope_interleaved": True}},
         vision_config=vision))
 
 
@@ -190,6 +216,8 @@ def transformer(family: str) -> Any:
         return flux2_module(config)
     if family == "anima":
         return anima_module(config)
+    if family == "krea2":
+        return krea2_transformer(config)
     if family == "qwen-image":
         return qwen_image_module(config)
     shared = dict(in_channels=4 * config.in_channels, num_layers=config.double_blocks,
@@ -212,6 +240,17 @@ def z_image_transformer(config: ZImageConfig) -> Any:
     module = z_image_module(config)
     for tensor in (module.x_pad_token, module.cap_pad_token):
         torch.nn.init.normal_(tensor.data)
+    return module
+
+
+def krea2_transformer(config: Krea2Config) -> Any:
+    """Its tables and the factors of its norms start as zeros, which are made others."""
+    import torch
+
+    module = krea2_module(config)
+    for name, tensor in module.named_parameters():
+        if "norm" in name or "table" in name:
+            torch.nn.init.normal_(tensor.data, 0, 0.2)
     return module
 
 
@@ -259,6 +298,12 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
         return diffusers.Flux2KleinPipeline(
             scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=ChatTokenizer(),
             transformer=network, is_distilled=False)
+    if family == "krea2":
+        return diffusers.Krea2Pipeline(
+            scheduler=diffusers.FlowMatchEulerDiscreteScheduler(
+                use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, base_image_seq_len=256,
+                max_image_seq_len=6400), vae=vae, text_encoder=texts[0],
+            tokenizer=PaddedTokenizer(), transformer=network)
     if family == "qwen-image":
         return diffusers.QwenImagePipeline(
             scheduler=diffusers.FlowMatchEulerDiscreteScheduler(

@@ -37,6 +37,7 @@ from smalti.models.transformer_config import (
     ChromaConfig,
     Flux2Config,
     FluxConfig,
+    Krea2Config,
     MMDiTConfig,
     QwenImageConfig,
     T5Config,
@@ -58,6 +59,7 @@ DEEP = replace(QWEN3, layers=28)
 """One of which three states are read, behind 9, 18 and 27 layers."""
 QWEN25 = LanguageConfig(151680, hidden_size=48, mlp_size=48, layers=2, heads=2, kv_heads=1,
                         head_dim=128, qkv_bias=True)
+QWEN3_VL = replace(QWEN3, hidden_size=24, layers=36, rotary_base=5e6)
 UNET = UNetConfig(
     in_channels=4, out_channels=4, block_channels=(32, 64), res_blocks=1, attention=(False, True),
     heads=8, head_dim=None, transformer_depth=(0, 1), context_dim=64)
@@ -100,6 +102,11 @@ FAMILIES = {
         "flux2", {"qwen3": DEEP},
         Flux2Config(64, heads=2, mlp_size=192, double_blocks=1, single_blocks=2, context_dim=96,
                     axes=(8, 8, 8, 8)), vae(FLUX2_VAE), "flow"),
+    "krea2": ModelConfig(
+        "krea2", {"qwen3vl": QWEN3_VL},
+        Krea2Config(64, heads=2, kv_heads=1, mlp_size=96, blocks=2, text_dim=24, taps=12,
+                    text_heads=2, text_kv_heads=1, text_mlp_size=40, layer_blocks=1, text_blocks=1,
+                    axes=(8, 12, 12)), vae(WAN_VAE), "flow", flow_shift=None),
     "anima": ModelConfig(
         "anima", {"qwen3": QWEN3},
         AnimaConfig(48, heads=2, mlp_size=96, blocks=2, context_dim=32, rank=8, text_dim=32,
@@ -126,12 +133,15 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
     "chroma": {"t5xxl": "text_encoders.t5xxl.transformer."},
     **dict.fromkeys(("z-image", "flux2"),
                     {"qwen3": "text_encoders.qwen3_4b.transformer.model."}),
+    "krea2": {"qwen3vl": "text_encoders.qwen3vl_4b.transformer.model."},
     "anima": {"qwen3": "text_encoders.qwen3_06b.transformer.model."},
     "qwen-image": {"qwen25": "text_encoders.qwen25_7b.transformer.model."},
 }
-PLAIN = ("t5xxl", "qwen3", "qwen25")
+PICTURES = "visual.deepstack_merger_list.0.norm.weight"
+"""A tensor that only Qwen3-VL has, of what reads pictures."""
+PLAIN = ("t5xxl", "qwen3", "qwen25", "qwen3vl")
 """Text encoders that read the plain text, and are named alike inside."""
-NEWER = ("flux", "chroma", "z-image", "flux2", "anima", "qwen-image")
+NEWER = ("flux", "chroma", "z-image", "flux2", "krea2", "anima", "qwen-image")
 """Families whose whole files begin the names of the autoencoder with `vae.`, and that read plain
 texts."""
 DENOISER, VAE = "model.diffusion_model.", "first_stage_model."
@@ -151,11 +161,14 @@ OPENCLIP_NAMES = (  # of transformers -> of OpenCLIP
 
 def unread(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Shapes of what files of language models hold of the layers behind those that are read."""
-    return {name: value.shape for key, text in config.texts.items()
-            if isinstance(text, LanguageConfig)
-            for name, value in language_graph(
-                text, 1, 1, taps=(text.layers,), final_norm=True,
-                prefix=inner_prefix(config, key).rstrip(".")).parameters.items()}
+    found = {name: value.shape for key, text in config.texts.items()
+             if isinstance(text, LanguageConfig)
+             for name, value in language_graph(
+                 text, 1, 1, taps=(text.layers,), final_norm=True,
+                 prefix=inner_prefix(config, key).rstrip(".")).parameters.items()}
+    if "qwen3vl" in config.texts:
+        found[inner_prefix(config, "qwen3vl") + PICTURES] = (8,)
+    return found
 
 
 def random_weights(config: ModelConfig, seed: int = 0) -> dict[str, np.ndarray]:

@@ -368,10 +368,12 @@ def test_krea2(counts: list[int]) -> None:
     places[length:, 1:] = torch.cartesian_prod(torch.arange(4), torch.arange(6))
     with torch.no_grad():
         expected = module(
-            packed(torch.tensor(latent)), torch.tensor(context).reshape(batch, length, config.taps, -1),
+            packed(torch.tensor(latent)),
+            torch.tensor(context).reshape(batch, length, config.taps, -1),
             torch.tensor(timesteps / 1000), places, torch.tensor(mask).bool(),
             return_dict=False)[0]
-    assert relative_error(packed(torch.tensor(found)).numpy(), expected.numpy()) <= DENOISER_ERROR_MAX
+    tokens = packed(torch.tensor(found)).numpy()
+    assert relative_error(tokens, expected.numpy()) <= DENOISER_ERROR_MAX
 
 
 # ---------------------------------------------------------------------- full size, no numbers

@@ -76,12 +76,15 @@ def other_kind(index: dict[str, object]) -> FileKind | None:
 
 def pipeline_name(index: dict[str, object]) -> str:
     """What the pipeline of a folder is called; of FLUX.2 klein its index alone may tell that the
-    model is the base of those that are distilled.
+    model is the base of those that are distilled, and of Krea 2 that it is one of these.
 
     >>> pipeline_name({CLASS: "Flux2KleinPipeline", "is_distilled": False})
     'Flux2KleinPipeline base'
     """
-    return str(index.get(CLASS, "")) + " base" * (index.get("is_distilled") is False)
+    name = str(index.get(CLASS, ""))
+    kinds = {False: " base", True: " turbo" * name.startswith("Krea2")}
+    distilled = index.get("is_distilled")
+    return name + (kinds[distilled] if isinstance(distilled, bool) else "")
 
 
 def read_configs(folder: Path) -> dict[str, object]:

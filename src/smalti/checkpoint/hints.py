@@ -19,7 +19,7 @@ from smalti.models.config import Prediction
 
 Tables = Mapping[str, object]
 
-COUNT_MAX = 1_000_000
+COUNT_MAX = 10_000_000
 """No number that a file states of a model is larger; a larger one is a mistake or an attack."""
 PREDICTIONS: Mapping[str, Prediction] = {
     "epsilon": "epsilon", "eps": "epsilon", "v_prediction": "v_prediction", "v": "v_prediction",

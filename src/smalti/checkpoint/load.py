@@ -141,6 +141,8 @@ def _report(source: FoundModel) -> Report:
                            lambda name: tensors[name].read())
     if source.distilled and source.distilled.few:
         config = replace(config, distilled=source.distilled.word)
+        if config.flow_shift is None and (shift := source.distilled.values.get("flow_shift")):
+            config = replace(config, flow_shift=float(shift))  # whatever its scheduler says of size
     expected = expected_tensors(config)
     found, latent = config.denoiser.in_channels, config.vae.z_channels
     if found != latent:

@@ -38,6 +38,8 @@ ALONE = {"vae": VAE, "text-encoder": TEXT}
 """Kind of a file that holds one part alone, without a prefix or with it -> the part."""
 LATENT_TENSOR = f"{AUTOENCODER_PREFIX}decoder.conv_in.weight"
 """Shows how many channels the latents of an autoencoder have."""
+ARCHITECTURE = "general.architecture"
+"""What a GGUF file states about what is in it."""
 ENDINGS = (".safetensors", ".bin")
 
 
@@ -170,6 +172,12 @@ def _text_encoders(source: FoundModel, path: Path) -> dict[str, dict[str, Stored
     opened = _open_part(path, TEXT)
     known = {each.encoder.name: each.encoder for each in families()[kind.family].texts}
     found = {part: _parameters(opened.tensors, part) for part in known}
+    told = opened.metadata.get(ARCHITECTURE, "")
+    for part, encoder in known.items():
+        if not found[part] and encoder.architecture and encoder.architecture == told:
+            found[part] = {inside(part) + name.removeprefix(inside(other)): tensor
+                           for other in opened.parts for name, tensor in _parameters(
+                               opened.tensors, other).items()}
     others = [part for part in opened.parts if part not in (*known, DENOISER, VAE)]
     if others and not any(found.values()):
         raise CheckpointError(

@@ -48,7 +48,6 @@ UNREAD: tuple[FileKind, ...] = (
              and n.size("txt_norm.weight", 0) == MAGE_FLOW_WIDTH),
     FileKind("qwen-image-2.1", "a Qwen-Image 2.1 checkpoint",
              lambda n: n.has("txt_in.text_norm.")),
-    FileKind("krea2", "a Krea 2 checkpoint", lambda n: n.has("txtfusion.")),
     FileKind("cosmos", "a Cosmos-Predict2 checkpoint", _cosmos,
              advice="Anima, which is built like it, has an llm_adapter besides (in a diffusers "
                     "folder a text_conditioner): give a file, or a folder, with it"),

@@ -14,7 +14,7 @@ from smalti.families.keys.language import LANGUAGE_GGUF, known_names, language_n
 from smalti.families.record import Layout, Text, TextEncoder
 from smalti.graph import Graph
 from smalti.models.language import language_graph
-from smalti.models.language_config import QWEN3_4B, QWEN25_7B, LanguageConfig
+from smalti.models.language_config import QWEN3_4B, QWEN3_VL_4B, QWEN25_7B, LanguageConfig
 
 CHATML = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 """A prompt as the only message of a user, as Qwen reads it, before an answer that thinks."""
@@ -95,10 +95,20 @@ _START = r"(text encoder\.)?(model\.)?(language_model\.)?(model\.)?layers\.\d+\.
 """What begins the names of layers, in files of all kinds and where they are not yet told apart."""
 
 
-def _shows(ours: str, theirs: str) -> _Shows:
-    """Whether a layer has a tensor that transformers calls so, and llama.cpp so."""
+_PICTURES = re.compile(r"(text encoder\.)?(model\.)?visual\.deepstack_merger_list\.")
+"""What begins the names of layers that put pictures between those of Qwen3-VL."""
+
+
+def _shows(ours: str, theirs: str, pictures: bool = False) -> _Shows:
+    """Whether a layer has a tensor that transformers calls so, and llama.cpp so, and `pictures` are
+    read as Qwen3-VL reads them."""
     mark = re.compile(rf"{_START}{re.escape(ours)}$|blk\.\d+\.{re.escape(theirs)}$")
-    return lambda names, shapes: any(map(mark.match, (*names, *shapes)))
+
+    def shown(names: Iterable[str], shapes: Shapes) -> bool:
+        found = (*names, *shapes)
+        return any(map(mark.match, found)) and pictures == any(map(_PICTURES.match, found))
+
+    return shown
 
 
 def _layout(shows: _Shows, names: Iterable[str]) -> Layout | None:
@@ -110,10 +120,11 @@ def _layout(shows: _Shows, names: Iterable[str]) -> Layout | None:
 
 
 def _encoder(name: str, title: str, file: str, published: LanguageConfig, mark: tuple[str, str],
-             **more: Any) -> TextEncoder:
+             pictures: bool = False, **more: Any) -> TextEncoder:
     """The record of one of them, of all sizes, which shapes tell; `mark` is a tensor of a layer
-    that shows it, as transformers names it and as llama.cpp does."""
-    shows, (ours, theirs) = _shows(*mark), mark
+    that shows it, as transformers names it and as llama.cpp does, where it reads `pictures` as
+    Qwen3-VL does."""
+    shows, (ours, theirs) = _shows(*mark, pictures), mark
     starts = ("", "model.", "model.language_model.", "language_model.model.")
     return TextEncoder(
         name=name, title=title, file=file, width=published.hidden_size, inside=_inside(name),
@@ -137,5 +148,13 @@ QWEN25 = _encoder(
     known=known_names(norms=False, biases=True, pictures=True))
 """What reads texts in Qwen2.5-VL, for Qwen-Image; pictures are not read."""
 
-LANGUAGE_MODELS = (QWEN3, QWEN25)
+QWEN3_VL = _encoder(
+    "qwen3vl", "the text encoder Qwen3-VL", "qwen3vl_4b_bf16.safetensors", QWEN3_VL_4B,
+    ("self_attn.q_norm.weight", "attn_q_norm.weight"), pictures=True,
+    prefixes=("text_encoders.qwen3vl_4b.transformer.",), tokenizer="qwen3", tokens=151_669,
+    known=known_names(norms=True, biases=False, pictures=True), architecture="qwen3vl")
+"""What reads texts in Qwen3-VL, for Krea 2; pictures are not read. Without what reads them its
+layers have the names and shapes of Qwen3, and GGUF files tell it by their architecture."""
+
+LANGUAGE_MODELS = (QWEN3, QWEN3_VL, QWEN25)
 """All that are known."""

@@ -91,6 +91,7 @@ class TextEncoder:
                   its code bases
     graph         (hyperparameters, how a family reads it) -> the graph for a shape
     spelled       its layers as trainers of adapters spell them
+    architecture  what GGUF files of it state as theirs, where their names are those of another
     known         a regular expression of all names below its prefix that its published models have,
                   whether they are read or not: a file with others is refused. None: all are taken
     """
@@ -112,6 +113,7 @@ class TextEncoder:
     wide: bool = False
     padding: int | None = None
     known: str | None = None
+    architecture: str = ""
 
     @property
     def chunked(self) -> bool:

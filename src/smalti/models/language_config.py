@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smalti.models.denoiser_config import Division
 
@@ -49,6 +49,9 @@ class LanguageConfig:
 QWEN3_4B = LanguageConfig(151936, hidden_size=2560, mlp_size=9728, layers=36, heads=32, kv_heads=8,
                           head_dim=128, qk_norm=True)
 """The text encoder of Z-Image and FLUX.2 klein 4B."""
+
+QWEN3_VL_4B = replace(QWEN3_4B, rotary_base=5e6)
+"""What reads texts in Qwen3-VL 4B, the text encoder of Krea 2: as Qwen3, but for the turns."""
 
 QWEN25_7B = LanguageConfig(152064, hidden_size=3584, mlp_size=18944, layers=28, heads=28,
                            kv_heads=4, head_dim=128, qkv_bias=True)

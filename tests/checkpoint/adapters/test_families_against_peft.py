@@ -49,7 +49,7 @@ def tensors(pipe: Any, family: str) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("family", [
     "sd1", "sd2", "sdxl", "sd3", "flux", "chroma", "z-image", "anima", "qwen-image",
-    "flux2"])
+    "flux2", "krea2"])
 def test_merged_weights_are_those_of_diffusers(tmp_path: Path, family: str) -> None:
     pipe = theirs.pipeline(family)
     theirs.save(pipe, tmp_path / "base")

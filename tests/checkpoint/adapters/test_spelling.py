@@ -103,6 +103,13 @@ FLUX2 = {
         "img_attn.qkv": (3 * W, W), "txt_attn.qkv": (3 * W, W), "img_attn.proj": (W, W),
         "txt_attn.proj": (W, W), "img_mlp.0": (6 * W, W), "txt_mlp.2": (W, 3 * W)}),
     **named(UNET + "single_blocks.7.", {"linear1": (9 * W, W), "linear2": (W, 4 * W)})}
+KREA2 = {
+    **named(UNET, {"first": (W, 64), "tproj.1": (6 * W, W), "last.linear": (64, W),
+                   "txtfusion.projector": (1, 12)}),
+    **named(UNET + "blocks.7.", {
+        "attn.wq": (W, W), "attn.gate": (W, W), "attn.wo": (W, W), "mlp.gate": (4 * W, W)}),
+    **named(UNET + "txtfusion.refiner_blocks.1.", {"attn.wk": (W, W)}),
+}
 SPELLED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, list[Part]]]] = {
     "sd2": (SD2, {
         "lora_te_text_model_encoder_layers_3_mlp_fc1": [
@@ -237,6 +244,22 @@ SPELLED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, list[Part]]]] = {
             "transformer.all_final_layer.2-1.linear", "diffusion_model.final_layer.linear")},
         "transformer.all_x_embedder.2-1": [(UNET + "x_embedder", 0, W)],
         "lora_unet_cap_embedder_1": [(UNET + "cap_embedder.1", 0, W)],
+    }),
+    "krea2": (KREA2, {
+        **{name: [(UNET + "blocks.7.attn.wq", 0, W)] for name in (
+            "diffusion_model.blocks.7.attn.wq", "base_model.model.blocks.7.attn.wq",
+            "transformer.transformer_blocks.7.attn.to_q", "lora_unet_blocks_7_attn_wq",
+            "transformer_blocks.7.attn.to_q")},
+        **{name: [(UNET + "blocks.7.attn.gate", 0, W)] for name in (
+            "diffusion_model.blocks.7.attn.gate", "transformer.transformer_blocks.7.attn.to_gate")},
+        "transformer.transformer_blocks.7.ff.gate": [(UNET + "blocks.7.mlp.gate", 0, 4 * W)],
+        "transformer.transformer_blocks.7.attn.to_out.0": [(UNET + "blocks.7.attn.wo", 0, W)],
+        **{name: [(UNET + "txtfusion.refiner_blocks.1.attn.wk", 0, W)] for name in (
+            "diffusion_model.txtfusion.refiner_blocks.1.attn.wk",
+            "transformer.text_fusion.refiner_blocks.1.attn.to_k")},
+        "transformer.time_mod_proj": [(UNET + "tproj.1", 0, 6 * W)],
+        "base_model.model.first": [(UNET + "first", 0, W)],
+        "transformer.final_layer.linear": [(UNET + "last.linear", 0, 64)],
     }),
     "qwen-image": (QWEN_IMAGE, {
         **{name: [(UNET + "transformer_blocks.7.attn.to_q", 0, W)] for name in (

@@ -129,7 +129,7 @@ def test_three_files_of_comfyui(tmp_path: Path, model: Checkpoint, weights: tiny
     assert found.config == model.config
     for name in found.names():
         np.testing.assert_array_equal(found.read(name), model.read(name))
-    assert "16 channels, as those of Anima and Qwen-Image" in str(inspect(vae))
+    assert "16 channels, as those of Anima, Krea 2 and Qwen-Image" in str(inspect(vae))
 
 
 def test_parts_that_are_missing_or_of_other_models(tmp_path: Path, weights: tiny.Weights) -> None:
