@@ -51,8 +51,11 @@ def test_what_cannot_be_is_refused_before_anything_is_written(path: Path, tmp_pa
             (("--device", "rtx_3060", "--memory", "many"), "memory is 'many'"),
             (("--device", "rtx_3060", "--precision", "f64"), "f64"),
             (("--device", "m1"), "is not known; give memory (--memory)"),
+            (("--device", "denoiser=rtx_3060,engine=cpu"), "'engine'; known parts: text, "),
             (("--size", "33"), "multiples of 4 pixels"), (("--steps", 0), "steps is 0")):
         refused(run("inspect", path, *options, "--json", written), why)
         assert not written.exists()
     refused(run("inspect", path.with_name("none.safetensors"), "--device", "rtx_3060"), "none.safe")
     refused(run("inspect", path, "--json", tmp_path / "none" / "plan.json"), "none")
+    for name in ("a.onnx", "a.smalti", "a.png"):
+        refused(run("inspect", name, "--device", "cpu"), f"{name} is none; smalti explain")

@@ -58,7 +58,7 @@ def test_a_model_is_fetched_listed_verified_and_removed(named: HubServer, tmp_pa
 
 def test_a_model_is_looked_at_by_name_and_not_fetched(named: HubServer) -> None:
     told = run("inspect", "hf:org/tiny")
-    assert "a Stable Diffusion 1.x checkpoint" in told.stdout, told.output
+    assert "file        hf:org/tiny\nformat      safetensors, 2.2 MB\n" in told.stdout, told.output
     told = run("inspect", "hf:org/tiny", "--device", "rtx_3060", "--memory", "16GB")
     assert "model       tiny\ndevice      GeForce RTX 3060 12 GB, discrete\nruns        yes\n" \
         in told.stdout, told.output

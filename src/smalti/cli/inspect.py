@@ -63,13 +63,19 @@ def inspect(file: str | None, shapes: tuple[str, ...], json_path: Path | None,
         raise InputError(f"--shape is for .onnx models; {file or 'the model that ships'} has "
                          f"shapes of its own")
     foretell = json_path is not None or any(value not in (None, ()) for value in given.values())
+    if foretell and Path(file or "").suffix.lower() in (ONNX, ENGINE, *SUFFIXES):
+        raise InputError(f"--device and what it goes with are for models that make pictures, and "
+                         f"{file} is none; smalti explain --device says what .onnx models and "
+                         f"engine files take")
     if json_path is not None:
         check_writable([json_path])
     with ending_at_once():
         from smalti import fetch
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         if fetch.is_name(file) and not foretell:
-            file = str(fetch.outlined(str(file), None, Path(folder), show_progress))
+            path = fetch.outlined(str(file), None, Path(folder), show_progress)
+            click.echo(told(path, wanted).replace(str(path), str(file)))
+            return
         if not foretell:
             click.echo(told(None if file is None else Path(file), wanted))
             return

@@ -96,8 +96,11 @@ def _budget(memory: str | None) -> int:
     """Bytes that a model has to fit in."""
     from smalti.diffusion.load_options import LoadOptions
     from smalti.diffusion.named import budget
+    from smalti.diffusion.request import memory_bytes
 
-    asked = LoadOptions(memory=memory)
+    if memory is not None:
+        return memory_bytes(memory)
+    asked = LoadOptions()
     return budget(asked, asked.placement.of("denoiser"))
 
 

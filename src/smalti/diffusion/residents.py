@@ -233,7 +233,8 @@ class Residents:
         if not self.foresee:
             program.bind(wanted.weights.given, wanted.weights.drop, bytes_max=budget,
                          like=None if like is None else like.program, differing=names)
-        found = Resident(program, wanted.shape, wanted.weights, held)
+        found = Resident(program, wanted.shape, wanted.weights,
+                         held if held < program.weights_bytes else None)
         wanted.placed(MemoryDecision(program.weights_bytes, held, program.arena_bytes,
                                 self._staged(program), self.taken_bytes + found.bytes))
         return found
@@ -275,7 +276,7 @@ class Residents:
         """What weights may take that wait for the next picture; None where nothing bounds them."""
         if self.budget_bytes is None:
             return None
-        own = driver_of(self.device).of_gpus and described(self.device).kind == "discrete"
+        own = driver_of(self.device).of_gpus and described(self.device).has_own_memory
         return self.budget_bytes if own else int(KEPT_SHARE * self.budget_bytes)
 
     def evict_for(self, size: int, but: Hashable) -> None:
