@@ -46,6 +46,12 @@ def told_seconds(asked: list[str]) -> tuple[float, float]:
     return time.perf_counter() - started, float(told.split(", ")[-1].split()[0])
 
 
+def busy(out: Path, seconds: float) -> float:
+    """The share of its workers' time that a run spent on pictures; the rest is begun and waited."""
+    noted = (out / JOURNAL).read_text().splitlines()
+    return sum(json.loads(line)["seconds"] for line in noted) / (NODES * seconds)
+
+
 def killed(cluster: Cluster, asked: list[str], out: Path, count: int) -> str:
     """A run with Ray, of which a node is killed when a third is made, and when two thirds are."""
     process = subprocess.Popen(asked, stdout=subprocess.DEVNULL)
@@ -87,9 +93,12 @@ def main() -> int:
         best: dict[str, tuple[float, float]] = {}
         for number in range(asked.rounds):
             for way, more in [*ways.items()][::-1 if number % 2 else 1]:
-                took = told_seconds(command(table, folder / f"{way}-{number}", *more))
+                out = folder / f"{way}-{number}"
+                took = told_seconds(command(table, out, *more))
                 best[way] = min(took, best.get(way, took))
-                print(f"{way}: {took[0]:.1f} s, {took[1]:.1f} s of them at work", flush=True)
+                idle = (1 - busy(out, took[1])) * took[1]
+                print(f"{way}: {took[0]:.1f} s, {took[1]:.1f} s of them at work, of which each "
+                      f"worker did nothing for {idle:.1f} s", flush=True)
         share = best["ray"][0] / best["local"][0] - 1
         print(f"{asked.pictures} pictures, the best of {asked.rounds}: with Ray {share:+.1%}")
         whole = pictures(folder / "local-0")

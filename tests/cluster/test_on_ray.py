@@ -4,6 +4,7 @@ of a batch that is made here. `pip install 'smalti[ray]'`; without it there is o
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.test_commands import run
 from clusters import need_ray
 
 from smalti.batch.crew import made_by
@@ -141,6 +143,16 @@ def test_a_node_that_is_killed_twice_costs_no_picture(two_nodes: Any, model_path
     assert not any(each.error for each in outcomes)
     assert {path.name: path.read_bytes() for path in there.path.glob("*.png")} == \
         {path.name: path.read_bytes() for path in here.path.glob("*.png")}
+
+
+def test_two_computers_of_a_kind_tune_and_judge(two_nodes: Any, tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))
+    told = run("tune", "tiny_cnn", "--ray", two_nodes.address, "--threads", "1", "--budget", "4",
+               "--export", tmp_path / "all.jsonl")
+    assert told.exit_code == 0, told.output
+    assert re.match(r"tiny_cnn on 2 computers of .*, threads 1, f32, latency, code \w+: \d+ "
+                    r"schedules tried, \d+ of \d+ that one found faster are so on all", told.stdout)
 
 
 @pytest.mark.parametrize(("address", "said"), [

@@ -21,6 +21,7 @@ from smalti.runtime.known import scope, store
 from smalti.runtime.tuner import Tuner, kernels, thinned
 from smalti.schedule import parse
 from smalti.tune.contest import TRIALS
+from smalti.tune.heats import ALL, Final, Heat, PartOf
 
 WEIGHTS = {"w": np.random.default_rng(1).standard_normal((32, 48), np.float32)}
 INPUTS = {"x": np.random.default_rng(0).standard_normal((640, 32), np.float32)}
@@ -110,3 +111,23 @@ def test_regions_of_one_kernel_under_other_schedules_are_told_apart() -> None:
     first, second = program.module.regions
     program.module.regions[1] = replace(second, schedule=first.schedule + " ")
     assert sorted(kernels(program.module).values()) == [[0], [1]]
+
+
+def test_computers_try_parts_that_have_nothing_in_common_and_judge_the_same(timed: None) -> None:
+    program = compiled()
+
+    def tried(heat: Heat) -> set[str]:
+        [entry] = Tuner(CpuTrials(program), INPUTS, WEIGHTS.__getitem__, heat).entries
+        return {str(each) for each in entry.contest.candidates[1:]}
+
+    every, parts = tried(ALL), [tried(PartOf(number, 3)) for number in range(3)]
+    assert set.union(*parts) == every and sum(map(len, parts)) == len(every)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    [text] = {text for text, _ in kernels(program.module)}
+    wanted = sorted(every)[:2]
+    tuner = Tuner(CpuTrials(program), INPUTS, WEIGHTS.__getitem__, Final({text: wanted}))
+    while tuner.turn():
+        pass
+    [entry] = tuner.entries
+    assert {*map(str, entry.contest.candidates[1:])} == {*wanted} and len(entry.contest.found) == 2
+    assert Tuner(CpuTrials(program), INPUTS, WEIGHTS.__getitem__, Final({})).entries == []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import click
@@ -25,6 +27,7 @@ from smalti.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
+    from smalti.cluster.farm import TunedKind
     from smalti.runtime.interface import Program
     from smalti.runtime.sources import Read
     from smalti.runtime.tuner import TunedKernel, Tuner
@@ -49,13 +52,16 @@ if TYPE_CHECKING:
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--top", type=click.IntRange(0, 100_000), default=20, show_default=True,
               help="Kernels to print, those that gained the most first.")
+@click.option("--ray", "address", default=None, metavar="ADDRESS|auto",
+              help="Measure on all computers of a cluster of Ray that this one is part of; those "
+                   "of one kind share what there is to try. Needs pip install 'smalti[ray]'.")
 @click.option("--export", "exported", type=click.Path(path_type=Path), default=None,
               metavar="FILE", help="Write all that is known, as JSON lines.")
 @click.option("--import", "imported", type=click.Path(path_type=Path), default=None,
               metavar="FILE", help="Take over what another store has written so.")
 def tune(model: str | None, budget: float, part: str | None, size: str | None,
          shapes: tuple[str, ...], device: str, precision: str, threads: int | None, top: int,
-         exported: Path | None, imported: Path | None) -> None:
+         address: str | None, exported: Path | None, imported: Path | None) -> None:
     """Measure schedules of MODEL's kernels and keep the best.
 
     MODEL is a checkpoint, an .onnx file, or a name of the suite of `smalti bench`. Without it, only
@@ -65,27 +71,73 @@ def tune(model: str | None, budget: float, part: str | None, size: str | None,
 
     wanted = parse_shapes(shapes)
     check_shapes(model, shapes)
-    count = settings.threads() if threads is None else settings.checked_threads(threads)
+    if threads is not None:
+        settings.checked_threads(threads)
     check_writable([exported] if exported else [])
     if imported is not None:
         take(imported)
     if model is not None:
-        with ending_at_once():
-            from smalti.runtime.choice import chosen
-            from smalti.runtime.drivers import driver_of
-        device = chosen(device)
-        if not driver_of(device).runs(device):
-            raise InputError("only kernels can be tuned, and there is no code for this CPU: it "
-                             "runs the numpy reference")
-        left, programs = programs_of(model, part, size, wanted, device, precision, count)
-        for program, inputs, read in programs:
-            started = time.monotonic()
-            tune_one(program, inputs, read, budget / left, top)
-            budget, left = budget - (time.monotonic() - started), left - 1
+        asked = partial(programs_here, part=part, size=size, shapes=wanted, device=device,
+                        precision=precision)
+        if address is not None:
+            farm(address, partial(asked, from_anywhere(model)), threads, budget, top)
+        else:
+            left, programs = asked(model, threads=threads or settings.threads())
+            for program, inputs, read in programs:
+                started = time.monotonic()
+                tune_one(program, inputs, read, budget / left, top)
+                budget, left = budget - (time.monotonic() - started), left - 1
     if exported is not None:
         give(exported)
     if model is None and exported is None and imported is None:
         raise InputError("nothing to do: give a MODEL, --import or --export")
+
+
+def programs_here(model: str, part: str | None, size: str | None, shapes: Shapes, device: str,
+                  precision: str, threads: int) -> tuple[int, Iterator[Tunable]]:
+    """`programs_of` on a device of this computer, where it has kernels."""
+    with ending_at_once():
+        from smalti.runtime.choice import chosen
+        from smalti.runtime.drivers import driver_of
+    device = chosen(device)
+    if not driver_of(device).runs(device):
+        raise InputError("only kernels can be tuned, and there is no code for this CPU: it runs "
+                         "the numpy reference")
+    return programs_of(model, part, size, shapes, device, precision, threads)
+
+
+def from_anywhere(model: str) -> str:
+    """A model as other computers find it: a name of the suite, or a path from the root on."""
+    from smalti.benchmark.suite import CASES
+
+    return model if model in CASES else str(Path(model).absolute())
+
+
+def farm(address: str, programs: Callable[..., tuple[int, Iterator[Tunable]]],
+         threads: int | None, seconds: float, top: int) -> None:
+    """Measure on all computers of a cluster, and print what each kind of them says."""
+    with ending_at_once():
+        from smalti.cluster.farm import Farm
+        from smalti.cluster.on_ray import joined
+    with closing(joined(address)) as cluster:
+        for made in Farm(cluster, programs, threads, seconds, show_progress).parts():
+            show_progress("")
+            for kind in made.kinds:
+                click.echo(of_kind(made.name, kind, top))
+
+
+def of_kind(name: str, kind: TunedKind, top: int) -> str:
+    """What computers of a kind found: those schedules first that all of them find fastest."""
+    from smalti.benchmark.table import columns
+
+    rows = [("one found", "all judge", "from to", "schedule")]
+    for (_, schedule), (found, ratios) in sorted(kind.finalists.items(),
+                                                 key=lambda each: median(each[1][1]))[:top]:
+        rows.append((f"{found:.3f}", f"{median(ratios):.3f}",
+                     f"{min(ratios):.3f} {max(ratios):.3f}", schedule))
+    return (f"{name} on {len(kind.nodes)} computers of {kind.scope}: {kind.tried} schedules tried, "
+            f"{kind.kept} of {len(kind.finalists)} that one found faster are so on all\n"
+            + (columns(rows) if kind.finalists else ""))
 
 
 def take(path: Path) -> None:

@@ -30,6 +30,7 @@ from smalti.runtime.sources import Read
 from smalti.runtime.trials import Trials
 from smalti.schedule import parse
 from smalti.tune.contest import Contest
+from smalti.tune.heats import ALL, Heat
 from smalti.tune.store import MeasuredSchedule, digest
 
 CANDIDATES_MAX = 400
@@ -47,8 +48,9 @@ class Entry:
     """A kernel that has a contest; `regions` are those that compute it."""
 
     def __init__(self, trials: Trials, text: str, regions: Sequence[int], seconds: float,
-                 measured: Mapping[str, float], slowest: float = math.inf) -> None:
-        self._slowest = slowest
+                 measured: Mapping[str, float], slowest: float = math.inf,
+                 heat: Heat = ALL) -> None:
+        self._slowest, self._heat = slowest, heat
         self._trials, self.text, self.regions = trials, text, tuple(regions)
         self.seconds = seconds
         """Of all its regions in a run, as they are."""
@@ -68,11 +70,12 @@ class Entry:
         first = parse(self._trials.module.regions[self.regions[0]].schedule)
         members = thinned(self._trials.candidates(self.kernel, first))
         expected = self._trials.expected(self.kernel, members)
-        kept = np.flatnonzero(expected <= self._slowest * expected[0])
-        texts = [str(members[n]) for n in kept]
+        texts = [*map(str, members)]
+        tried = {0, *self._heat.among(self.text, texts, expected)}
+        kept = [n for n in np.flatnonzero(expected <= self._slowest * expected[0]) if n in tried]
         return Contest([members[n] for n in kept], expected[kept].tolist(), {
-            n: self._measured[text] / self.before for n, text in enumerate(texts)
-            if text in self._measured})
+            n: self._measured[texts[member]] / self.before for n, member in enumerate(kept)
+            if texts[member] in self._measured and not self._heat.again})
 
     @property
     def looked_at(self) -> bool:
@@ -151,16 +154,17 @@ class TunedKernel:
 
 
 class Tuner:
-    """Tries schedules of the kernels of the program of `trials`, whose weights `read(name)` gives.
-    """
+    """Tries schedules of the kernels of the program of `trials`, whose weights `read(name)` gives;
+    of several computers each tries those of its `heat`."""
 
-    def __init__(self, trials: Trials, inputs: Mapping[str, np.ndarray], read: Read) -> None:
+    def __init__(self, trials: Trials, inputs: Mapping[str, np.ndarray], read: Read,
+                 heat: Heat = ALL) -> None:
         self.program, self.inputs, self._read = trials.program, inputs, read
         self.program.run(inputs, {})
         self._outputs = self.program.run(inputs, {})
         seconds = self.program.kernel_seconds()
         self._repeats = int(np.clip(TURN_SECONDS / max(seconds.sum(), 1e-9), 1, REPEATS_MAX))
-        self.entries = entries(trials, seconds)
+        self.entries = entries(trials, seconds, heat=heat)
         longest = max((entry.seconds for entry in self.entries), default=1.0)
         self._shares = {entry: entry.seconds / longest for entry in self.entries}
         self._tickets = dict.fromkeys(self.entries, 0.0)
@@ -243,16 +247,17 @@ class Tuner:
 
 
 def entries(trials: Trials, seconds: np.ndarray,
-            share_min: float = SHARE_MIN, slowest: float = math.inf) -> list[Entry]:
+            share_min: float = SHARE_MIN, slowest: float = math.inf,
+            heat: Heat = ALL) -> list[Entry]:
     """The kernels that take at least this share of the time, the longest first; `seconds` are those
     of each region. What the store knows of them is not tried again, nor what the timing model
     expects to take more than `slowest` times as long."""
     everywhere, known, found = kernels(trials.module), store(), []
     for (text, _), regions in sorted(everywhere.items(), key=lambda item: -seconds[item[1]].sum()):
         spent = float(seconds[regions].sum())
-        if spent >= share_min * seconds.sum():
+        if spent >= share_min * seconds.sum() and heat.has(text):
             measured = {one.schedule: one.ratio for one in known.known(trials.scope, digest(text))}
-            found.append(Entry(trials, text, regions, spent, measured, slowest))
+            found.append(Entry(trials, text, regions, spent, measured, slowest, heat))
     return found
 
 
