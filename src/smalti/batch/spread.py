@@ -72,13 +72,14 @@ class SpreadWork:
            ) -> SpreadWork:
         """The work of what is given as for `LoadOptions`. Raises InputError for what is wrong on
         every computer; whether a node has the device and the precision, it says itself."""
-        device, precision, threads = (loaded[name] for name in ("device", "precision", "threads"))
-        asked = LoadOptions(**{**loaded, "device": "cpu", "precision": "auto"}, progress=progress)
+        theirs = {name: loaded[name] for name in ("precision", "gpu_memory") if name in loaded}
+        asked = LoadOptions(**{**loaded, "device": "cpu", "precision": "auto", "gpu_memory": None},
+                            progress=progress)
         loading, _ = resolved(asked)
         return cls({each.name: _whole(getattr(asked, each.name)) if each.name in PATHS
                     else getattr(asked, each.name) for each in fields(asked)
-                    if each.name in loading} | {"precision": precision},
-                   telling({**loading, "precision": precision}), device, workers, threads)
+                    if each.name in loading} | theirs,
+                   telling({**loading, **theirs}), loaded["device"], workers, loaded["threads"])
 
 
 class Scout(Greeter):

@@ -40,6 +40,7 @@ FINAL_SHARE = 0.3
 SLICE_SECONDS = 20.0
 """After which a computer tells what it has found, so that no more of it is lost with it."""
 POLL_SECONDS = 1.0
+"""Waited for an answer at a time, so that Ctrl-C is heard."""
 
 Programs: TypeAlias = Callable[..., tuple[int, Iterator[tuple[Any, Any, Any]]]]
 """Given `threads`, the number of programs, and an iterator over each with its inputs and the

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from smalti import __version__
+from smalti.diffusion.placement import AUTO, placed
 from smalti.errors import InputError
 from smalti.runtime import cache
 from smalti.runtime.choice import chosen, described, precisions, usual
@@ -15,8 +16,8 @@ from smalti.runtime.device import Device
 
 @dataclass(frozen=True)
 class Greeting:
-    """What a node has: ids of the devices that it computes on, and words that are the same on nodes
-    whose pictures are the same, byte for byte."""
+    """What a node has: the device of each of its workers, as `LoadOptions` takes it, and words that
+    are the same on nodes whose pictures are the same, byte for byte."""
 
     devices: tuple[str, ...]
     kind: str
@@ -31,22 +32,27 @@ class Greeter:
                              f"that asks; install the same on all computers of the cluster")
 
     def look(self, device: str, precision: str) -> Greeting:
-        """What there is of the device that is asked for; of "auto" every GPU, else the CPU."""
-        found = every(device)
-        for each in found:
+        """What there is of the device, or the devices of parts, that are asked for."""
+        given = every(device)
+        used = sorted({one for each in given for one in placed(each).devices})
+        for each in used:
             if precision != "auto" and precision not in precisions(each):
                 raise InputError(f"{each} has no {precision}; it has "
                                  f"{', '.join(precisions(each))}")
-        return Greeting(found, " and ".join(sorted({_kind(described(each)) for each in found})))
+        return Greeting(given, " and ".join(dict.fromkeys(_kind(described(one)) for one in used)))
 
 
 def every(device: str) -> tuple[str, ...]:
-    """The ids of the devices that a node works on: with "auto" all GPUs like the fastest one."""
-    fastest = chosen(device)
-    if device != "auto" or fastest == "cpu":
-        return (fastest,)
+    """What each worker of a node is told of its device: of "auto" each GPU like the fastest one,
+    else the CPU. Where there is one GPU alone "auto" stays, so that parts may be elsewhere."""
+    if device != AUTO:
+        return (str(placed(device)),)
+    fastest = chosen(AUTO)
+    if fastest == "cpu":
+        return ("cpu",)
     kind = described(fastest).kind
-    return tuple(each.id for each in usual(fastest.partition(":")[0]) if each.kind == kind)
+    alike = tuple(each.id for each in usual(fastest.partition(":")[0]) if each.kind == kind)
+    return alike if len(alike) > 1 else (AUTO,)
 
 
 def _kind(device: Device) -> str:
