@@ -195,7 +195,7 @@ def qwen_image_module(config: QwenImageConfig) -> Any:
         in_channels=4 * config.in_channels, out_channels=config.out_channels,
         num_layers=config.blocks, attention_head_dim=config.head_dim,
         num_attention_heads=config.heads, joint_attention_dim=config.context_dim,
-        axes_dims_rope=config.axes)
+        axes_dims_rope=config.axes, zero_cond_t=config.clean)
 
 
 def krea2_module(config: Krea2Config) -> Any:

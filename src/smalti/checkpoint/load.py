@@ -155,7 +155,8 @@ def _report(source: FoundModel) -> Report:
         missing=tuple(name for name in expected if name not in shapes),
         misfits=tuple(_misfits(tensors, expected)),
         ignored=(left := tuple(name for name in shapes if name not in expected)),
-        uncomputed=(*uncomputed.layers(tensors, left), *uncomputed.settings(source.tables)),
+        uncomputed=(*uncomputed.layers(tensors, left), *uncomputed.settings(source.tables),
+                    *uncomputed.pictures(source.hints(), config)),
     )
 
 

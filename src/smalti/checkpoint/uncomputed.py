@@ -16,7 +16,9 @@ from smalti.checkpoint.layout import DENOISER, VAE, inside
 from smalti.checkpoint.tensors import StoredTensor
 from smalti.errors import first_of
 from smalti.families import text_encoders
+from smalti.families.hints import Hints
 from smalti.families.keys.renaming import is_ignored
+from smalti.models.config import ModelConfig
 
 LAYERS = (
     (r"class_embedding\.|label_emb\.weight$",
@@ -139,6 +141,14 @@ def settings(tables: Tables) -> list[str]:
                 lines.append(f"{component}/{file}.json: {key} is {_text(value)}; expected "
                              f"{' or '.join(map(_text, computed))}")
     return lines
+
+
+def pictures(hints: Hints, config: ModelConfig) -> list[str]:
+    """A line about a model whose name says that it reads pictures, where that is not computed."""
+    if not hints.reference or config.denoiser.reference:
+        return []
+    return ["a picture that is read beside the prompt, as its name says: without it, such a model "
+            "makes other pictures than those that it is for"]
 
 
 def _same(value: object, known: object) -> bool:

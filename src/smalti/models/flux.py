@@ -171,9 +171,10 @@ def computed(g: Graph, config: FluxConfig, batch: int, prefix: str) -> Source:
     return lambda name, first, count: modulation(vec, name, count)
 
 
-def given_modulations(g: Graph, config: FluxConfig | QwenImageConfig, batch: int) -> Source:
-    """Vectors of an input `modulation`."""
-    vectors = g.input("modulation", (batch, config.modulations, config.hidden_size))
+def given_modulations(g: Graph, config: FluxConfig | QwenImageConfig, batch: int,
+                      name: str = "modulation") -> Source:
+    """Vectors of an input of this name."""
+    vectors = g.input(name, (batch, config.modulations, config.hidden_size))
     return lambda name, first, count: [
         rows(vectors, i, i + 1).reshape(batch, config.hidden_size)
         for i in range(first, first + count)]
@@ -234,7 +235,7 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
     return img, txt, *angles
 
 
-def pictures(latent: Value, config: FluxConfig) -> list[Value]:
+def pictures(latent: Value, config: FluxConfig | QwenImageConfig) -> list[Value]:
     """The latents that are channels behind each other, each [n, in_channels, h, w]."""
     width, channels = config.in_channels, latent.shape[1]
     if channels == width:

@@ -20,13 +20,17 @@ PREFIX = "text_encoders.qwen3.transformer"
 
 
 def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Sequence[int],
-                   final_norm: bool = False, masked: bool = False, prefix: str = PREFIX) -> Graph:
+                   final_norm: bool = False, masked: bool = False, embedded: bool = False,
+                   prefix: str = PREFIX) -> Graph:
     """tokens i32[batch, length] -> context f32[batch, length, hidden_size * number of taps].
 
     Tap k is the state behind k layers, channels side by side where there are several; what lies
     above the last of them is not computed. With `final_norm` the norm behind all layers is computed
     of each. With `masked` an input `mask` f32[batch, length] is 1 for tokens that others see, 0 for
-    those that none sees. Raises InputError for a tap that the model has no layer for.
+    those that none sees. If `embedded`, for texts with pictures among their tokens, inputs
+    `embeddings` f32[batch, length, hidden_size], `cos` and `sin` f32[batch, length, head_dim / 2]
+    (see `picture_angles`) stand for token numbers. Raises InputError for a tap that the model has
+    no layer for.
 
     >>> from smalti.models import QWEN3_4B
     >>> g = language_graph(QWEN3_4B, batch=1, length=64, taps=[35])
@@ -37,11 +41,17 @@ def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Seq
         raise InputError(f"states behind the layers {[*taps]} are asked for; the text encoder has "
                          f"the layers 1 to {config.layers}")
     g, states = Graph("language"), {}
-    ids = g.input("tokens", (batch, length), "i32")
+    if embedded:
+        x = g.input("embeddings", (batch, length, config.hidden_size))             # [n, t, c]
+        cos, sin = (g.input(name, (batch, length, config.head_dim // 2)) for name in ("cos", "sin"))
+    else:
+        ids = g.input("tokens", (batch, length), "i32")
+        cos, sin = (g.constant(table) for table in _angles(np.arange(length)[None, :, None],
+                                                            config))
     mask = [hidden_scores(g.input("mask", (batch, length)))] if masked else []
     with g.scope(prefix):
-        x = embedding(ids, "embed_tokens", config.vocab_size, config.hidden_size)  # [n, t, c]
-        cos, sin = (g.constant(table) for table in _angles(length, config))
+        if not embedded:
+            x = embedding(ids, "embed_tokens", config.vocab_size, config.hidden_size)
         for i in range(max(taps)):
             with g.scope(f"layers.{i}"):
                 x = _layer(x, mask, cos, sin, config)                                  # [n, t, c]
@@ -51,12 +61,31 @@ def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Seq
     return g
 
 
-def _angles(length: int, config: LanguageConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines f32[1, length, head_dim / 2] of the rotations of the positions."""
+def picture_angles(positions: np.ndarray, sections: Sequence[int],
+                   config: LanguageConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines f32[batch, length, head_dim / 2] of tokens of texts and of pictures.
+
+    positions [batch, length, 3] are those in time, row and column, which are equal for tokens of a
+    text; of the pairs of a head `sections[i]` turn with the i-th (Bai et al. 2025,
+    arXiv:2502.13923, section 2.1.3). Raises InputError for sections that make up no head.
+
+    >>> from smalti.models import QWEN25_7B
+    >>> picture_angles(np.zeros((1, 5, 3)), (16, 24, 24), QWEN25_7B)[0].shape
+    (1, 5, 64)
+    """
+    if sum(sections) != config.head_dim // 2:
+        raise InputError(f"sections of {tuple(sections)} pairs do not make up a head of "
+                         f"{config.head_dim} channels")
+    return _angles(np.repeat(positions, sections, axis=2), config)
+
+
+def _angles(positions: np.ndarray, config: LanguageConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines f32[batch, length, head_dim / 2] of the rotations of positions
+    [batch, length, 1 or head_dim / 2]."""
     powers = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
     steps = np.float32(1) / np.float32(config.rotary_base) ** powers
-    angles = np.arange(length, dtype=np.float32)[:, None] * steps
-    return np.cos(angles)[None], np.sin(angles)[None]
+    angles = positions.astype(np.float32) * steps
+    return np.cos(angles), np.sin(angles)
 
 
 def _layer(x: Value, mask: Sequence[Value], cos: Value, sin: Value,

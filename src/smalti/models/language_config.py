@@ -57,3 +57,42 @@ QWEN25_7B = LanguageConfig(152064, hidden_size=3584, mlp_size=18944, layers=28, 
                            kv_heads=4, head_dim=128, qkv_bias=True)
 """What reads texts in Qwen2.5-VL 7B, the text encoder of Qwen-Image: positions on three axes are
 equal where no picture is read."""
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """What reads pictures in Qwen2.5-VL (Bai et al. 2025, arXiv:2502.13923).
+
+    Patches of `patch` pixels a side, of `frames` frames that a picture has the same, see those in
+    windows of `window` patches a side, and all in the blocks `seeing_all`; `square` x `square` of
+    them become a token of `out_size` channels.
+    """
+
+    hidden_size: int
+    mlp_size: int
+    blocks: int
+    heads: int
+    out_size: int
+    seeing_all: tuple[int, ...]
+    patch: int = 14
+    frames: int = 2
+    channels: int = 3
+    window: int = 8
+    square: int = 2
+    rotary_base: float = 10000.0
+    eps: float = 1e-6
+
+    @property
+    def head_dim(self) -> int:
+        """Channels per attention head."""
+        return self.hidden_size // self.heads
+
+    @property
+    def patch_size(self) -> int:
+        """Numbers of a patch."""
+        return self.channels * self.frames * self.patch**2
+
+
+QWEN25_VISION = VisionConfig(hidden_size=1280, mlp_size=3420, blocks=32, heads=16, out_size=3584,
+                             seeing_all=(7, 15, 23, 31))
+"""What reads pictures in Qwen2.5-VL 7B."""

@@ -23,6 +23,7 @@ from smalti.models.flux import (
     check_latent,
     control_inputs,
     given_modulations,
+    pictures,
     rows,
 )
 from smalti.models.transformer_config import QwenImageConfig
@@ -46,9 +47,11 @@ STREAM_UNIT = 2.0**-6
 millions fit f16."""
 OF_BLOCK = 12
 """Vectors that modulate a block: six of the image, six of the text."""
+PICTURES = ("img", "other")
+"""The streams of the picture that is made and of one that is read, which share all weights."""
 STREAMS = {"txt": ("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out", "norm_added_q",
                    "norm_added_k"),
-           "img": ("to_q", "to_k", "to_v", "to_out.0", "norm_q", "norm_k")}
+           **dict.fromkeys(PICTURES, ("to_q", "to_k", "to_v", "to_out.0", "norm_q", "norm_k"))}
 """Stream -> its layers of attention: queries, keys, values, output, norms of queries and keys."""
 
 Angles = tuple[Value, Value]
@@ -56,7 +59,8 @@ Angles = tuple[Value, Value]
 
 
 def qwen_image_graph(config: QwenImageConfig, batch: int, height: int, width: int, length: int, *,
-                     modulated: bool = False, control: Places = ()) -> Graph:
+                     modulated: bool = False, referenced: bool = False,
+                     control: Places = ()) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
     latent f32[batch, in_channels, height, width], timesteps f32[batch] from 0 to 1000 (noise),
@@ -66,6 +70,9 @@ def qwen_image_graph(config: QwenImageConfig, batch: int, height: int, width: in
 
     With `modulated` an input `modulation` f32[batch, config.modulations, hidden_size] of
     `qwen_image_modulation_graph` stands for timesteps, and the weights that make it are not read.
+    If `referenced` the latent is followed by that of another picture of the same size, as channels
+    more, which become tokens of their own; with `config.clean` these are modulated by the vectors
+    of time 0, which are an input `clean` of the shape of `modulation`.
     `control` holds for each block the number of the input `control.0`, ... f32[batch, height / 2 *
     width / 2, hidden_size] that is added to the image tokens behind it, -1 for none. Raises
     InputError for an odd size, for axes that do not make up a head, or for other numbers of blocks.
@@ -77,22 +84,27 @@ def qwen_image_graph(config: QwenImageConfig, batch: int, height: int, width: in
     """
     check_latent(height, width, config.axes, config.head_dim)
     g, grid = Graph("qwen_image"), (height // PATCH, width // PATCH)
-    tokens = grid[0] * grid[1]
-    latent = g.input("latent", (batch, config.in_channels, height, width))
+    tokens, count = grid[0] * grid[1], 1 + referenced
+    latent = g.input("latent", (batch, count * config.in_channels, height, width))
     context = g.input("context", (batch, length, config.context_dim))
-    hidden = hidden_scores(g.input("mask", (batch, length)), tokens)
+    hidden = hidden_scores(g.input("mask", (batch, length)), count * tokens)
     source = given_modulations(g, config, batch) if modulated else _computed(g, config, batch)
+    clean = given_modulations(g, config, batch, "clean") if referenced and config.clean else None
     controls = control_inputs(g, "control.", control, config.blocks,
                               (batch, tokens, config.hidden_size))
     with g.scope(PREFIX):
-        img = linear(patches(latent, PATCH), "img_in", config.hidden_size) * STREAM_UNIT
+        seen = [linear(patches(picture, PATCH), "img_in", config.hidden_size) * STREAM_UNIT
+                for picture in pictures(latent, config)]
         txt = linear(rms_norm(context, "txt_norm", config.eps), "txt_in",
                      config.hidden_size) * STREAM_UNIT
-        streams = {"txt": txt, "img": img}                                   # [n, t, c]
-        angles = _angles(g, length, grid, config)
+        streams = {"txt": txt, **dict(zip(PICTURES, seen))}                  # [n, t, c]
+        angles = _angles(g, length, (count, *grid), config)
         for i in range(config.blocks):
             with g.scope(f"transformer_blocks.{i}"):
-                streams = _block(streams, _modulations(source, i), angles, hidden, config)
+                parts = _modulations(source, i)
+                parts[PICTURES[1]] = parts["img"] if clean is None else _modulations(
+                    clean, i)["img"]
+                streams = _block(streams, parts, angles, hidden, config)
             steering = controls[i]
             if steering is not None:
                 streams["img"] = streams["img"] + steering * STREAM_UNIT
@@ -172,19 +184,20 @@ def _modulations(source: Source, block: int) -> dict[str, list[Value]]:
     return {"img": source("img_mod.1", first, 6), "txt": source("txt_mod.1", first + 6, 6)}
 
 
-def _angles(g: Graph, length: int, grid: tuple[int, int], config: QwenImageConfig) -> Angles:
-    """Of the tokens of a text, then of those of an image of `grid` tokens.
+def _angles(g: Graph, length: int, grid: tuple[int, int, int], config: QwenImageConfig) -> Angles:
+    """Of the tokens of a text, then of those of images: their number, rows and columns of each.
 
     An image stands around 0 with its middle, so that sizes between those of training are between
-    their positions; a text stands on the diagonal, from behind the image on.
+    their positions, and a second one a step further on the first axis; a text stands on the
+    diagonal, from behind the image on.
     """
     found = []
-    line = np.arange(length)[:, None] + max(extent // 2 for extent in grid)
+    line = np.arange(length)[:, None] + max(extent // 2 for extent in grid[1:])
     text = np.concatenate([
         line * config.rotary_base ** (-np.arange(0, width, 2) / width) for width in config.axes],
         axis=1)[None]
-    image = grid_angles(g, (1, *grid), 0, config.axes, config.rotary_base,
-                        starts=(0, *(-(extent - extent // 2) for extent in grid)))
+    image = grid_angles(g, grid, 0, config.axes, config.rotary_base,
+                        starts=(0, *(-(extent - extent // 2) for extent in grid[1:])))
     for function, table in zip((np.cos, np.sin), image, strict=True):
         first = g.constant(function(text).astype(np.float32))
         found.append(g.apply("concat", first, table, axis=1))
@@ -237,7 +250,7 @@ def _behind(x: Value, mixed: Value, name: str, modulations: list[Value],
     with x.graph.scope("attn"):
         y = linear(mixed, STREAMS[name][3], width) * STREAM_UNIT
     x = x + gate.reshape(n, 1, width) * y
-    with x.graph.scope(f"{name}_mlp.net"):
+    with x.graph.scope("txt_mlp.net" if name == "txt" else "img_mlp.net"):
         y = modulated_norm(x, shift, scale, config.eps * STREAM_UNIT**2)
         y = gelu_tanh(linear(y, "0.proj", config.mlp_size))
         return x + mlp_gate.reshape(n, 1, width) * (linear(y, "2", width) * STREAM_UNIT)

@@ -338,13 +338,15 @@ class AnimaConfig(TransformerConfig):
 class QwenImageConfig(TransformerConfig):
     """Qwen-Image (Qwen team 2025, arXiv:2508.02324): blocks of two streams, text and image.
 
-    `axes` are the channels of a head that turn with the number of a picture, row and column.
+    `axes` are the channels of a head that turn with the number of a picture, row and column. Edit
+    of 2511 has tokens of other pictures `clean`: modulated as at time 0.
     """
 
     hidden_size: int
     heads: int
     mlp_size: int
     blocks: int = 60
+    clean: bool = False
     in_channels: int = 16
     out_channels: int = 16
     context_dim: int = 3584

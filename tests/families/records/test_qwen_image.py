@@ -76,6 +76,16 @@ def test_lightning_is_told_by_the_name(tmp_path: Path, weights: tiny.Weights, na
     np.testing.assert_allclose(levels(config, 4), [1, .9, .75, .5, 0], atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["qwen_image_edit_2509_fp8", "Qwen-Image-Edit-Lightning-4steps"])
+def test_edit_is_told_by_the_name_and_refused(tmp_path: Path, weights: tiny.Weights,
+                                              name: str) -> None:
+    """Its layers are those of Qwen-Image, which would change a picture in another way."""
+    path = whole(tmp_path / f"{name}.safetensors", weights)
+    with pytest.raises(CheckpointError, match="a picture that is read beside the prompt, as its n"):
+        load(path)
+    assert "unknown" in str(inspect(path))
+
+
 @pytest.mark.parametrize("name", LIGHTNING)
 def test_lightning_adapters_bring_their_defaults(tmp_path: Path, model: Checkpoint,
                                                  name: str) -> None:

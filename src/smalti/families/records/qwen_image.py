@@ -45,7 +45,8 @@ FEW: Mapping[str, float | str] = {"steps": 4, "guidance": 1.0, "flow_shift": 3.0
                                   "flow_terminal": 0.0}
 """Of Lightning (ModelTC/lightx2v 2025): the shift is the same for all sizes, and no level is left
 at the end."""
-NAMED: Recommended = {"lightning": FEW, "turbo": FEW}
+NAMED: Recommended = {"lightning": FEW, "turbo": FEW, "edit": {"reference": True}}
+"""What names tell; Edit reads a picture, which is not computed so far."""
 
 
 def qwen_image_config(where: object, shapes: Shapes, hints: Hints) -> QwenImageConfig:

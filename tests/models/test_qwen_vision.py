@@ -1,0 +1,147 @@
+"""What reads pictures in Qwen2.5-VL: sizes, windows, and what transformers computes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from native_regions import relative_error
+from transformer_graphs import check_program
+
+from smalti.errors import InputError
+from smalti.graph import evaluate, verify
+from smalti.models import (
+    QWEN25_VISION,
+    LanguageConfig,
+    VisionConfig,
+    language_graph,
+    picture_angles,
+    qwen_vision_graph,
+)
+
+TINY = VisionConfig(hidden_size=32, mlp_size=48, blocks=2, heads=2, out_size=64, seeing_all=(1,))
+TEXTS = LanguageConfig(128, hidden_size=64, mlp_size=96, layers=2, heads=4, kv_heads=2, head_dim=16,
+                       qkv_bias=True)
+SECTIONS = (2, 3, 3)
+SIZES = [(4, 6), (18, 10), (8, 16)]
+"""Patches along the sides: less than a window, several of which some are cut, whole ones."""
+
+
+def test_the_parameters_are_those_of_the_checkpoint() -> None:
+    """390 tensors, 676.6 million numbers."""
+    graph = qwen_vision_graph(QWEN25_VISION, 4, 4)
+    verify(graph)
+    assert len(graph.parameters) == 390
+    assert sum(math.prod(value.shape) for value in graph.parameters.values()) == 676_550_144
+
+
+def test_the_program_computes_it() -> None:
+    check_program(qwen_vision_graph(TINY, 10, 8))
+
+
+def test_sides_that_squares_do_not_fill_are_refused() -> None:
+    with pytest.raises(InputError, match=r"7 x 8 patches .* multiples of 2"):
+        qwen_vision_graph(TINY, 7, 8)
+
+
+def test_angles_of_a_text_are_those_without_pictures() -> None:
+    places = np.repeat(np.arange(5)[None, :, None], 3, axis=2)
+    cos, sin = picture_angles(places, SECTIONS, TEXTS)
+    graph = language_graph(TEXTS, 1, 5, taps=[2], final_norm=True, embedded=True)
+    plain = language_graph(TEXTS, 1, 5, taps=[2], final_norm=True)
+    random = np.random.default_rng(0)
+    weights = {name: random.standard_normal(value.shape, np.float32) / 8
+               for name, value in plain.parameters.items()}
+    tokens = np.array([[5, 7, 1, 2, 9]], np.int32)
+    (rows,) = (array for name, array in weights.items() if "embed_tokens" in name)
+    found = evaluate(graph, {"embeddings": rows[tokens], "cos": cos, "sin": sin}, weights)
+    expected = evaluate(plain, {"tokens": tokens}, weights)
+    np.testing.assert_allclose(found["context"], expected["context"], rtol=1e-5, atol=1e-6)
+    with pytest.raises(InputError, match=r"sections of \(2, 3\) pairs do not make up a head of 16"):
+        picture_angles(places[..., :2], (2, 3), TEXTS)
+
+
+# ---------------------------------------------------------------------- beside transformers
+
+
+def whole_model() -> Any:
+    """Qwen2.5-VL with random weights."""
+    import torch
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    torch.manual_seed(0)
+    model = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(
+        text_config=dict(
+            vocab_size=TEXTS.vocab_size, hidden_size=TEXTS.hidden_size,
+            intermediate_size=TEXTS.mlp_size, num_hidden_layers=TEXTS.layers,
+            num_attention_heads=TEXTS.heads, num_key_value_heads=TEXTS.kv_heads,
+            rms_norm_eps=TEXTS.eps,
+            rope_parameters={"rope_type": "default", "mrope_section": list(SECTIONS),
+                             "rope_theta": TEXTS.rotary_base}),
+        vision_config=dict(
+            depth=TINY.blocks, hidden_size=TINY.hidden_size, num_heads=TINY.heads,
+            intermediate_size=TINY.mlp_size, out_hidden_size=TINY.out_size,
+            fullatt_block_indexes=list(TINY.seeing_all), window_size=TINY.window * TINY.patch),
+        image_token_id=99, vision_start_token_id=97, vision_end_token_id=98))
+    for name, tensor in model.named_parameters():
+        torch.nn.init.normal_(tensor.data, float("norm" in name or "ln_q" in name), 0.1)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return whole_model()
+
+
+def vision_weights(model: Any) -> dict[str, np.ndarray]:
+    """Those of what reads pictures, whose first kernel is a matrix."""
+    return {"text_encoders.qwen25.transformer.visual." + name: tensor.numpy().reshape(
+                (len(tensor), -1) if tensor.ndim == 5 else tensor.shape)
+            for name, tensor in model.model.visual.state_dict().items()}
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("size", SIZES)
+def test_transformers_reads_a_picture_alike(model: Any, size: tuple[int, int]) -> None:
+    import torch
+
+    pixels = np.random.default_rng(1).standard_normal(
+        (size[0] * size[1], TINY.patch_size), np.float32)
+    found = evaluate(qwen_vision_graph(TINY, *size), {"patches": pixels[None]},
+                     vision_weights(model))["tokens"][0]
+    with torch.no_grad():
+        expected = model.model.visual(torch.tensor(pixels), torch.tensor([[1, *size]]))
+    assert relative_error(found, expected.pooler_output.numpy()) < 1e-5
+
+
+@pytest.mark.peers
+def test_transformers_reads_a_text_with_a_picture_alike(model: Any) -> None:
+    """Tokens of a picture stand at rows and columns, the text goes on behind the longer side."""
+    import torch
+
+    rows, columns = 2, 3
+    ids = [5, 7, 97, *[99] * (rows * columns), 98, 3, 1]
+    pixels = np.random.default_rng(1).standard_normal(
+        (4 * rows * columns, TINY.patch_size), np.float32)
+    grid = torch.tensor([[1, 2 * rows, 2 * columns]])
+    with torch.no_grad():
+        expected = model(
+            input_ids=torch.tensor([ids]), pixel_values=torch.tensor(pixels), image_grid_thw=grid,
+            mm_token_type_ids=torch.tensor([[int(each == 99) for each in ids]]),
+            output_hidden_states=True).hidden_states[-1].numpy()
+    weights = {**vision_weights(model), **{
+        "text_encoders.qwen3.transformer." + name: tensor.numpy()
+        for name, tensor in model.model.language_model.state_dict().items()}}
+    seen = evaluate(qwen_vision_graph(TINY, 2 * rows, 2 * columns), {"patches": pixels[None]},
+                    weights)["tokens"][0]
+    embedded = weights["text_encoders.qwen3.transformer.embed_tokens.weight"][ids]
+    embedded[3:3 + rows * columns] = seen
+    places = [(i, i, i) for i in range(3)]
+    places += [(3, 3 + row, 3 + column) for row in range(rows) for column in range(columns)]
+    places += [(i, i, i) for i in range(6, 9)]
+    cos, sin = picture_angles(np.array([places]), SECTIONS, TEXTS)
+    graph = language_graph(TEXTS, 1, len(ids), taps=[2], final_norm=True, embedded=True)
+    found = evaluate(graph, {"embeddings": embedded[None], "cos": cos, "sin": sin}, weights)
+    assert relative_error(found["context"], expected) < 1e-5
