@@ -36,13 +36,28 @@ def numbers(graph: Graph) -> dict[str, np.ndarray]:
 def test_rows_of_what_layers_read_come_out() -> None:
     graph = layers()
     taps, weights = tapped(graph), numbers(graph)
-    assert [tap.name for tap in taps] == ["a.weight", "b", "d.weight"]  # none of 3 x 3
+    assert [tap.name for tap in taps] == ["a.weight", "b", "c", "d.weight"]
     outputs = evaluate(graph, noise(graph, 500.0), weights)
-    assert {outputs[tap.output].shape[0] for tap in taps} == {ROWS_MAX}
-    first, second, _ = (outputs[tap.output] for tap in taps)
+    first, second, third, last = (outputs[tap.output] for tap in taps)
+    assert first.shape[0] == second.shape[0] == last.shape[0] == ROWS_MAX
+    assert third.shape == (2, 7, 10, 48)
     product = first @ taps[0].weight(weights["a.weight"]) + weights["a.bias"]
     assert np.allclose(np.tanh(product[:6]), second[:6], atol=1e-5)
     assert np.array_equal(taps[1].weight(weights["b"]), weights["b"][:, :, 0, 0].T)
+
+
+def test_windows_of_an_image_and_their_weight_fit_together() -> None:
+    """The sum of a window is that of the convolution."""
+    graph = layers()
+    tap, weights = tapped(graph)[2], numbers(graph)
+    value = next(node.output for node in graph.nodes if node.operation.name == "conv"
+                 and node.inputs[1].shape[2:] == (3, 3))
+    graph.output("convolution", value)
+    outputs = evaluate(graph, noise(graph, 500.0), weights)
+    window = outputs[tap.output][1, 2:5, 4:7].reshape(1, -1)
+    assert np.allclose(window @ tap.weight(weights["c"]), outputs["convolution"][1, :, 3, 5],
+                       atol=1e-4)
+    assert 0.004 < tap.error(outputs[tap.output], weights["c"]) < 0.02
 
 
 def test_a_layer_with_one_large_channel_is_named() -> None:

@@ -76,7 +76,7 @@ def rewritten(graph: Graph, target: Target, options: Options) -> Graph:
     """The graph in operations that the target has kernels for, as far as there is a way; with
     layers in integers of 8 bits, if `options` say so."""
     def chosen(graph: Graph) -> Collection[str]:
-        return set(candidates(graph)).difference(options.kept)
+        return set(candidates(graph, target.multiplies_bytes)).difference(options.kept)
 
     found = rewrite(graph, lambda node: not lacking(node, target.functions),
                     chosen if options.rounded else None)

@@ -4,13 +4,14 @@
                              scale = max(reduce_max(abs(x)) / 127, least), one for each row of x
                              integers = cast(round(x / scale) + 128, to=u8)
 
-A convolution of one pixel has a scale for each pixel. Weights are rounded as they are packed, each
-output channel with a scale of its own. What is rounded has the largest sums of a model; these stay:
+A convolution of one pixel has a scale for each pixel, one of 3 x 3 a scale for each image. Weights
+are rounded as they are packed, each output channel with a scale of its own. What is rounded has the
+largest sums of a model; these stay:
 
 * the first layers, which read an input, and the last, which make an output;
 * those of few rows, as of the time step, and of few channels: rounding them saves nothing;
-* convolutions of 3 x 3: Winograd's algorithm takes fewer products than integers are faster, and a
-  pixel's neighbours would have to have its scale;
+* convolutions of 3 x 3 where bytes are not multiplied: Winograd's algorithm takes a quarter of the
+  products, which is more than words gain; and those behind an enlargement, which it reads in place;
 * those whose weights are said to stay, as what does not stand it by measuring.
 """
 
@@ -18,6 +19,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import numpy as np
 
 from smalti.graph import Graph, Node, Value
 from smalti.graph.operations.contraction import SCALE_MIN
@@ -26,17 +30,49 @@ from smalti.rewrite.rules import Made, Procedure
 ROWS_MIN = 32
 """The fewest rows, or pixels, for which a layer is of integers: with fewer its time is that of
 reading its weights, and what is computed of a time step or a whole prompt affects everything."""
-ZERO = 128
-"""The integer that stands for 0: bytes without a sign are multiplied where they lie."""
 CHANNELS_MIN = 64
 """The fewest input and output channels: a guess. With fewer, finding the largest magnitude of a row
 takes as long as the sums that it serves."""
+WINDOWS = ((1, 1), (3, 3))
+"""Convolutions that are rounded."""
+
+
+@dataclass(frozen=True)
+class ByteSteps:
+    """How numbers become bytes without a sign, which are multiplied where they lie: `zero` stands
+    for 0, and the largest number for 255. None is below -`low`, where that is not 0."""
+
+    zero: int = 128
+    low: float = 0.0
+
+    @property
+    def above(self) -> int:
+        """Steps from 0 to the largest number."""
+        return 255 - self.zero
+
+    @property
+    def scale_min(self) -> float:
+        """The least scale, by which -`low` is a byte."""
+        return max(self.low / self.zero, SCALE_MIN)
+
+    def scales(self, x: np.ndarray) -> np.ndarray:
+        """The scale of each image of x [n, ...]."""
+        size = x if self.low else np.abs(x)
+        top = size.max(axis=tuple(range(1, x.ndim)))
+        return np.maximum(top / np.float32(self.above), np.float32(self.scale_min))
+
+
+BEHIND_SILU = ByteSteps(16, 0.2785)
+"""SiLU has no value below -0.2785, so that nearly twice as many steps are left above 0: what images
+read that have one scale halves its error so. Rows, whose largest number may be small, would lose by
+it."""
 VIEWS = ("reshape", "transpose", "slice", "expand", "cast", "concat", "gather")
 """Operations that make no other numbers."""
 
 
-def candidates(graph: Graph) -> tuple[str, ...]:
-    """The names of the weights whose layers may be computed in integers, in the order of layers.
+def candidates(graph: Graph, windows: bool = False) -> tuple[str, ...]:
+    """The names of the weights whose layers may be computed in integers, in the order of layers;
+    with `windows` also those of convolutions of 3 x 3.
 
     >>> g = Graph()
     >>> x = g.input("x", (1, 64, 96))
@@ -53,7 +89,8 @@ def candidates(graph: Graph) -> tuple[str, ...]:
             continue
         name = weight_name(node)
         if name is not None:
-            found[name] = found.get(name, True) and node not in last and _fits(node)
+            fits = _fits(node) and (windows or not windowed(node))
+            found[name] = found.get(name, True) and node not in last and fits
     return tuple(name for name, fits in found.items() if fits)
 
 
@@ -70,14 +107,30 @@ def _fits(node: Node) -> bool:
     (x, weight, *_), shape = node.inputs, node.output.shape
     images = node.operation.name == "conv"
     if len(weight.shape) != (4 if images else 2) or images and (
-            node.attributes["group"] > 1 or any(node.attributes["pads"])
-            or {*weight.shape[2:], *node.attributes["strides"]} != {1}):
+            node.attributes["group"] > 1 or _is(x, "resize") or weight.shape[2:] not in
+            WINDOWS or weight.shape[2:] == (1, 1) and {*node.attributes["pads"], *(
+                step - 1 for step in node.attributes["strides"])} != {0}):
         return False
     depth, width = weight.shape[:2][::-1] if images else weight.shape
     rows = math.prod(shape) // width
     while x.node is not None and x.node.operation.name in VIEWS:
         x = x.node.inputs[0]
     return rows >= ROWS_MIN and min(depth, width) >= CHANNELS_MIN and x.node is not None
+
+
+def byte_steps(node: Node) -> ByteSteps:
+    """How what a layer reads becomes bytes."""
+    x = node.inputs[0]
+    return BEHIND_SILU if windowed(node) and _is(x, "silu") else ByteSteps()
+
+
+def windowed(node: Node) -> bool:
+    """True for a convolution of more than one pixel."""
+    return node.operation.name == "conv" and node.inputs[1].shape[2:] != (1, 1)
+
+
+def _is(value: Value, name: str) -> bool:
+    return value.node is not None and value.node.operation.name == name
 
 
 def _last(graph: Graph) -> set[Node]:
@@ -107,14 +160,17 @@ def rounding(chosen: Collection[str], computes: Callable[[Node], bool]) -> Proce
             return None
         x, weight, *bias = node.inputs
         images = node.operation.name == "conv"
-        channels = 1 if images else len(x.shape) - 1
-        top = made(g.apply("reduce_max", made(g.apply("abs", x)), axes=(channels,), keepdims=True))
-        scale = made(g.apply("max", made(top * g.constant(1 / 127)), g.constant(SCALE_MIN)))
+        axes = (1, 2, 3) if windowed(node) else (1,) if images else (len(x.shape) - 1,)
+        steps = byte_steps(node)
+        size = x if steps.low else made(g.apply("abs", x))
+        top = made(g.apply("reduce_max", size, axes=axes, keepdims=True))
+        scale = made(g.apply("max", made(top * g.constant(1 / steps.above)),
+                             g.constant(steps.scale_min)))
         inverse = made(g.apply("reciprocal", scale))
-        whole = made(made(g.apply("round", made(x * inverse))) + g.constant(float(ZERO)))
+        whole = made(made(g.apply("round", made(x * inverse))) + g.constant(float(steps.zero)))
         integers = made(g.apply("cast", whole, to="u8"))
         sums = g.apply("conv_rounded" if images else "mat_mul_rounded", integers, weight,
-                       g.constant(ZERO, "u8"), **node.attributes)
+                       g.constant(steps.zero, "u8"), **node.attributes)
         if not computes(sums.node):
             return None
         result = made(made(sums) * scale)
