@@ -201,3 +201,22 @@ def test_a_long_prompt_of_z_image_is_read_as_diffusers_reads_it(tmp_path: Path,
     assert relative_error(last.latents, expected) <= ERROR_MAX
     picture = np.asarray(last.result.images[0], np.float64)
     assert (np.abs(picture - decoded(pipe, expected)) <= 1).mean() >= 0.999
+
+
+def test_a_prompt_of_krea2_that_is_cut_off_ends_as_others_do(tmp_path: Path) -> None:
+    """What the template has behind it is read, and the negative one is shorter by 500 tokens."""
+    import torch
+
+    pipe = theirs.pipeline("krea2")
+    pipe.set_progress_bar_config(disable=True)
+    ours = Pipeline.load(theirs.save(pipe, tmp_path / "model"), threads=1)
+    prompt = "a red apple, ripe, " * 120
+    latents = NoiseSource("cpu", (7,), (16, SIDE // 2, SIDE // 2)).draw()
+    start = pipe._pack_latents(torch.from_numpy(latents), *latents.shape)
+    found = pipe(prompt, negative_prompt=NEGATIVE, num_inference_steps=STEPS, width=SIDE,
+                 height=SIDE, latents=start, guidance_scale=3.0, output_type="latent").images
+    expected = pipe._unpack_latents(found, SIDE, SIDE)[:, :, 0].numpy()
+    *_, last = ours.steps(prompt, negative_prompt=NEGATIVE, steps=STEPS, seed=7, sampler="euler",
+                          guidance_scale=4.0, width=SIDE, height=SIDE)
+    assert relative_error(last.latents, expected) <= ERROR_MAX
+    assert any("is longer than the" in line for line in last.result.warnings)

@@ -252,10 +252,12 @@ class Encoder:
         """The plain text of each reading, and warnings about what of it was not read."""
         text = self.text
         low, high = text.tokens(self.submodels.checkpoint.config.denoiser)
-        read = PlainTexts.of(self._tokenizer(), [text.template.format(reading.text)
-                                                 for reading in readings], high)
-        cut = read.not_read([reading.what for reading in readings],
-                            text.template.partition("{}")[2])
+        front, _, behind = text.template.partition("{}")
+        ending = behind if text.ended else ""
+        cuttable = behind.removesuffix(ending)
+        read = PlainTexts.of(self._tokenizer(), [front + reading.text + cuttable
+                                                 for reading in readings], high, ending)
+        cut = read.not_read([reading.what for reading in readings], cuttable)
         length = read.longest
         if text.round_to:
             before = text.dropped

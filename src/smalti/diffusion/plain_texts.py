@@ -27,9 +27,11 @@ class PlainTexts:
     ends: np.ndarray
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, texts: Sequence[str], most: int) -> PlainTexts:
-        """Texts of which at most so many tokens are read."""
-        read = [tokenizer.encode(text, most) for text in texts]
+    def of(cls, tokenizer: Tokenizer, texts: Sequence[str], most: int,
+           ending: str = "") -> PlainTexts:
+        """Texts of which at most so many tokens are read, those of the `ending` of all included."""
+        end = tuple(tokenizer.tokenize(ending))
+        read = [_ended(tokenizer.encode(text, most - len(end)), end) for text in texts]
         return cls(read, np.array([tokens.count + tokenizer.ends for tokens in read]))
 
     @property
@@ -60,6 +62,12 @@ def rounded(length: int, multiple: int, low: int, high: int) -> int:
     (64, 32, 510)
     """
     return min(max(-(-length // multiple) * multiple, low), high)
+
+
+def _ended(tokens: Tokens, end: tuple[int, ...]) -> Tokens:
+    """The tokens with others behind those of the text."""
+    ids = (*tokens.ids[:tokens.count], *end, *tokens.ids[tokens.count:])
+    return Tokens(ids, tokens.count + len(end), tokens.cut)
 
 
 def _shortened(text: str) -> str:

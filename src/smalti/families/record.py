@@ -145,6 +145,8 @@ class Text:
                   most models that read it
     only_valid    whether states of tokens that fill up are zeros, and a mask says which those are
     template      the text as the encoder reads it, with {} where the prompt stands
+    ended         whether what stands behind the prompt there is read also where a long one is cut
+                  off: a token of its own begins it
     dropped       states at the beginning, those of the template, that the denoiser does not see
     """
 
@@ -161,6 +163,7 @@ class Text:
     only_valid: bool = False
     file: str = ""
     template: str = "{}"
+    ended: bool = False
     dropped: int = 0
 
 

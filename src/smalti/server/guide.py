@@ -40,6 +40,9 @@ ABOUT: Mapping[str, str] = {
     "anima": "It makes drawings of about {size} pixels, of anime and other styles, from tags as on "
              "Danbooru or from sentences, and reads negative prompts. Turbo models take 8 to 12 "
              "steps at guidance 1.",
+    "qwen-image": "It makes pictures of about {size} pixels from whole sentences in English or "
+                  "Chinese, long writing included, and reads negative prompts. Lightning models "
+                  "take 4 steps at guidance 1.",
     "krea2": "It makes pictures of about {size} pixels from whole sentences, photographs above "
              "all, and reads negative prompts. Turbo models take 8 steps at guidance 1.",
     "chroma": "It makes pictures of about {size} pixels from whole sentences, and reads negative "

@@ -96,7 +96,8 @@ KREA2 = ModelFamily(
     name="krea2",
     title="Krea 2",
     files=(FileKind("krea2", "a Krea 2 checkpoint", _shows),),
-    texts=(Text(language.QWEN3_VL, taps=TAPS, template=TEMPLATE, dropped=TEMPLATE_TOKENS,
+    texts=(Text(language.QWEN3_VL, taps=TAPS, template=TEMPLATE, ended=True,
+                dropped=TEMPLATE_TOKENS,
                 tokens=all_tokens(TEMPLATE_TOKENS + ROUND, TEMPLATE_TOKENS + PROMPT_TOKENS),
                 round_to=ROUND, only_valid=True),),
     backbone=Backbone(
