@@ -233,16 +233,16 @@ class ClusterCrew(Crew):
                   ) -> Iterator[tuple[BatchRecord, BatchOutcome | Died]]:
         station, number, record = self._making[ticket]
         if isinstance(told, Declined):
-            raise InputError(f"{station.node.name}: {told.text}")
+            raise InputError(f"{station.node.name}: {told.why}")
         if isinstance(told, Lost):
             worker, device = station.workers.pop(number)
-            self._tell(f"{station.node.name} lost a worker ({told.why:.200}); others make what it "
+            self._tell(f"{station.node.name} lost a worker ({told.why}); others make what it "
                        f"had\n")
             self._cluster.end(worker)
             station.devices = ()  # whether the node is still there, a scout finds
             for place, each in enumerate(self._queues.pop(number)):
                 _, _, record = self._making.pop(each)
-                yield record, Died(f"{station.node.name}: {told.why:.200}", making=place == 0)
+                yield record, Died(f"{station.node.name}: {told.why}", making=place == 0)
             return
         del self._making[ticket]
         self._queues[number].remove(ticket)
@@ -304,9 +304,8 @@ class ClusterCrew(Crew):
         station.losses += 1
         station.barred = isinstance(told, Declined) or station.losses == TRIES
         if station.barred:
-            why = told.text if isinstance(told, Declined) else told.why
-            self._refusals[station.node.name] = why
-            self._tell(f"{station.node.name} is left out: {why}\n")
+            self._refusals[station.node.name] = told.why
+            self._tell(f"{station.node.name} is left out: {told.why}\n")
 
     def _places(self, station: _Station) -> list[tuple[str, int | None, float, float]]:
         """Of each worker that a node is to have: its device and threads, and the cores and GPUs

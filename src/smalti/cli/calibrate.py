@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from smalti.cli.generate import show_progress
 from smalti.cli.interrupt import ending_at_once
-from smalti.cli.output import replace_file
 from smalti.errors import InputError
+
+if TYPE_CHECKING:
+    from smalti.machine.cpu import CpuCalibration
 
 
 @click.command()
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
-def calibrate(threads: int | None) -> None:
+@click.option("--ray", "address", default=None, metavar="ADDRESS|auto",
+              help="Measure the CPUs of all computers of a cluster of Ray that this one is part "
+                   "of. Needs pip install 'smalti[ray]'.")
+@click.option("--report", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+              help="Measure nothing: compare what was measured on several computers, whose "
+                   "calibration.json these are; may be given several times.")
+def calibrate(threads: int | None, address: str | None, files: tuple[Path, ...]) -> None:
     """Measure this CPU, in less than ten seconds.
 
     Expected times, and what is chosen by them, are then those of this machine. Leave it idle
@@ -22,20 +33,26 @@ def calibrate(threads: int | None) -> None:
     """
     with ending_at_once():
         from smalti import settings
-        from smalti.benchmark import calibration
+        from smalti.benchmark import fleet
         from smalti.benchmark.table import columns
-        from smalti.runtime.cpu.adapter import best_level
+        from smalti.cluster.on_ray import joined
         from smalti.runtime.cpu.model import calibration_path
-    count = settings.threads() if threads is None else settings.checked_threads(threads)
-    level = best_level()
-    if level is None:
-        raise InputError("only kernels can be timed, and there is no code for this CPU: it runs "
-                         "the numpy reference")
-    found = calibration.calibrated(level, count, show_progress)
+    if files and (address is not None or threads is not None):
+        raise InputError("--report measures nothing; give it without --ray and --threads")
+    if threads is not None:
+        settings.checked_threads(threads)
+    if files:
+        click.echo(fleet.report([fleet.Calibrated(str(path), read(path)) for path in files]))
+        return
+    if address is not None:
+        with closing(joined(address)) as cluster:
+            found_there = fleet.measured(cluster, threads, show_progress)
+        show_progress("")
+        click.echo(fleet.report(found_there))
+        return
+    count = settings.threads() if threads is None else threads
+    found = fleet.kept(count, show_progress)
     show_progress("")
-    path = calibration_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, found.text().encode())
     rates = [("clock of a core", f"{found.clock / 1e9:.2f} GHz"),
              ("multiply-adds, f32", f"{found.f32 / 1e9:.0f} GFLOP/s")]
     if found.bf16:
@@ -50,4 +67,17 @@ def calibrate(threads: int | None) -> None:
     rates += [("expected times are off by, before", before), ("and now", after)]
     click.echo(f"{found.device}, {count} threads, {found.date}")
     click.echo(columns([("what", "measured"), *rates]))
-    click.echo(f"kept in {path}")
+    click.echo(f"kept in {calibration_path()}")
+
+
+def read(path: Path) -> CpuCalibration:
+    """What `smalti calibrate` kept on a computer. Raises InputError."""
+    from smalti.machine.cpu import CpuCalibration
+
+    try:
+        return CpuCalibration.of(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}; give a "
+                         f"calibration.json that `smalti calibrate` kept") from None
+    except (InputError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}") from None

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from smalti import settings
 from smalti.cluster import shared_cache
 from smalti.cluster.greeting import Greeter
-from smalti.cluster.interface import Answer, Cluster, ClusterNode, ClusterWorker, Lost, Told
+from smalti.cluster.interface import Cluster, ClusterNode, ClusterWorker, Told
 from smalti.errors import InputError
 from smalti.runtime import cache
 from smalti.runtime.cpu.model import CALIBRATION
@@ -247,16 +247,11 @@ class Farm:
                     continue
                 node, worker = self._workers.pop(id)
                 self._cluster.end(worker)
-                refused.append(f"{node.name} is left out: {_why(answer)}")
+                refused.append(f"{node.name} is left out: {answer.why}")
                 self._tell(f"{refused[-1]}\n")
         if asked and not told:
             raise InputError("; ".join(refused))
         return told
-
-
-def _why(answer: Answer) -> str:
-    assert not isinstance(answer, Told)
-    return f"{answer.why:.200}" if isinstance(answer, Lost) else answer.text
 
 
 def _scope(entry: Mapping[str, Any]) -> MeasurementScope:

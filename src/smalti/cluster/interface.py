@@ -6,7 +6,7 @@ of a module and its arguments, and is asked for one method after the other:
     worker = cluster.begin(node, cores=2, make=Maker, arguments=(folder,))
     ticket = cluster.ask(worker, "make", record)
     for ticket, answer in cluster.ready([ticket], seconds=5.0):
-        ...                              # Told(value), Declined(text) or Lost(why)
+        ...                              # Told(value), Declined(why) or Lost(why)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Told:
 class Declined:
     """The message of a SmaltiError that a method raised; the worker goes on."""
 
-    text: str
+    why: str
 
 
 @dataclass(frozen=True)

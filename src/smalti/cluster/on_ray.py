@@ -28,6 +28,8 @@ EXTRA = "pip install 'smalti[ray]'"
 ADDRESS = re.compile(r"auto|[\w.-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 GET_SECONDS = 120.0
 """For the bytes of an answer that is there to come over: a picture has some megabytes."""
+WHY_CHARACTERS = 200
+"""Of what Ray says of a loss, which is long."""
 CONNECT_SECONDS = 10.0
 """For the head of a cluster to take a connection."""
 ABSENT = ("Ray is not installed: {extra}, on every computer of the cluster, in the same versions "
@@ -137,7 +139,7 @@ def _answer(ticket: Ticket, seconds: float) -> Answer:
     try:
         return ray.get(ticket, timeout=seconds)
     except lost as error:
-        return Lost(str(error).partition("\n")[0])
+        return Lost(str(error).partition("\n")[0][:WHY_CHARACTERS])
     except exceptions.RaySystemError as error:
         raise InputError(f"the cluster of Ray does not answer any more ({error}); begin it anew, "
                          f"and give the same command again") from None
