@@ -38,31 +38,34 @@ def spots(b: Builder, size: int, outer: int, inner: int, pads: str = "",
     each of the lines along `pads`, "outer" or "inner", they bring the last vector once more and put
     it into a pad of their own: that takes no branch. What is brought only `once` is in no loop,
     where a branch costs little: those beyond whole rows are left out of all turns, so that each
-    invocation keeps its column.
+    invocation keeps its column, and goes a constant further in each turn; nobody takes addresses
+    out of a loop then.
     """
     total, rest = outer * inner, size % inner if once and size > inner else 0
     at, places = _walk(b, size - rest, outer, inner)
     if rest:
         whole = b.let(at < size - rest)
-        return [Spot(b.let(op("min", row, outer - 1)) if i + size - rest > total else row, column,
+        return [Spot(b.let(op("min", row, outer - 1) if i + size - rest > total else row), column,
                      b.let(whole & (row < outer)) if i + size - rest > total else whole,
-                     least=(i // inner, 0))
+                     (row, column), (i // inner, 0))
                 for i, (row, column) in zip(range(0, total, size - rest), places)]
     lines = {"outer": outer, "inner": inner}.get(pads, 0)
     found = []
-    for i, (row, column) in zip(range(0, total, size), places):
+    for i, (place, column) in zip(range(0, total, size), places):
+        row = b.let(place)
         last, beyond = i + size > total, i + size - total
         inside = None
         if last:
             inside = row < outer if size % inner == 0 else b.let(at + i) < total
         if inside is None or beyond > lines:
-            found.append(Spot(row, column, inside, least=(i // inner, 0)))
+            found.append(Spot(row, column, inside, (place, column) if once else None,
+                              (i // inner, 0)))
             continue
         inside = b.let(inside)
         spare = b.let((at + i) - total)
-        put = (spare, number(inner, U32)) if pads == "outer" else (number(outer, U32), spare)
-        place = (b.let(select(inside, row, put[0])), b.let(select(inside, column, put[1])))
-        found.append(Spot(b.let(op("min", row, outer - 1)), column, None, place))
+        pad = (spare, number(inner, U32)) if pads == "outer" else (number(outer, U32), spare)
+        put = b.let(select(inside, row, pad[0])), b.let(select(inside, column, pad[1]))
+        found.append(Spot(b.let(op("min", row, outer - 1)), column, None, put))
     return found
 
 
@@ -86,7 +89,7 @@ def _walk(b: Builder, size: int, outer: int, inner: int) -> tuple[Expr, list[tup
         first, own = b.let(b.subgroup // each), b.let(b.subgroup % each * known + b.lane)
     else:
         first, own = b.let(at // inner), b.let(at % inner)
-    return at, [(first + i // inner, own) for i in turns]  # a constant away from each other
+    return at, [(first + i // inner, own) for i in turns]
 
 
 def clamped(b: Builder, at: Expr, tile: int, extent: int, lanes: int = 1) -> Expr:
