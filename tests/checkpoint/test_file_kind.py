@@ -186,7 +186,7 @@ def test_families_that_are_read():
         "sd1": "sd1", "sd1-inpaint": "sd1", "sd1-pix2pix": "sd1", "unet": "sd1", "sd2": "sd2",
         "sdxl": "sdxl", "sdxl-refiner": "sdxl-refiner", "sd3": "sd3", "flux-dev": "flux",
         "flux-schnell": "flux", "chroma": "chroma", "z-image": "z-image",
-        "flux2": "flux2", "anima": "anima", "qwen-image": "qwen-image",
+        "flux2": "flux2", "flux2-dev": "flux2-dev", "anima": "anima", "qwen-image": "qwen-image",
         "krea2": "krea2"}
 
 

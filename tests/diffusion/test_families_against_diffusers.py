@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import diffusers_families as theirs
 import numpy as np
 import pytest
+import tiny_families as tiny
+from tiny_tekken import TREE
 
 from smalti import Pipeline
 from smalti.benchmark.agreement import relative_error
@@ -220,3 +223,28 @@ def test_a_prompt_of_krea2_that_is_cut_off_ends_as_others_do(tmp_path: Path) -> 
                           guidance_scale=4.0, width=SIDE, height=SIDE)
     assert relative_error(last.latents, expected) <= ERROR_MAX
     assert any("is longer than the" in line for line in last.result.warnings)
+
+
+def test_a_picture_of_flux2_dev_is_that_of_diffusers(tmp_path: Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokenizer is brought along; prompts are filled up in front, by what sees nothing."""
+    import torch
+
+    monkeypatch.setitem(tiny.FAMILIES, "flux2-dev", tiny.FLUX2_DEV)
+    pipe = theirs.pipeline("flux2-dev")
+    pipe.set_progress_bar_config(disable=True)
+    folder = theirs.save(pipe, tmp_path / "model")
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(TREE))
+    ours = Pipeline.load(folder, threads=1)
+    assert ours.config.family == "flux2-dev" and ours.config.default_steps == 28
+    latents = NoiseSource("cpu", (7,), (128, 8, 8)).draw()
+    with torch.no_grad():
+        found = pipe(prompt=PROMPT, num_inference_steps=STEPS, output_type="latent", height=SIDE,
+                     width=SIDE, guidance_scale=4.0, latents=torch.from_numpy(latents)).images
+    expected = found.numpy().transpose(0, 2, 1).reshape(latents.shape)  # of tokens
+    *_, last = ours.steps(PROMPT, steps=STEPS, width=SIDE, height=SIDE, seed=7, sampler="euler")
+    assert last.result.parameters.distilled_guidance == 4
+    assert relative_error(last.latents, expected) <= ERROR_MAX
+    picture = np.asarray(last.result.images[0], np.float64)
+    assert (np.abs(picture - decoded(pipe, expected)) <= 1).mean() >= 0.999

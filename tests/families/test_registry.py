@@ -19,8 +19,8 @@ RECORDS = Path(package.__file__).parent / "records"
 
 def test_every_module_of_records_has_one() -> None:
     modules = {path.stem.replace("_", "-") for path in RECORDS.glob("[a-z]*.py")}
-    assert modules <= set(known()) and set(known()) - modules == {"sdxl-refiner"}
-    assert set(families()) == set(known()) == set(tiny.FAMILIES)
+    assert modules <= set(known()) and set(known()) - modules == {"sdxl-refiner", "flux2-dev"}
+    assert set(families()) == set(known()) == {*tiny.FAMILIES, tiny.FLUX2_DEV.family}
 
 
 @pytest.mark.parametrize("family", known().values(), ids=lambda family: family.name)

@@ -37,12 +37,12 @@ def test_family_precision_fit_and_licence_are_said_before(hub: HubServer) -> Non
 
 
 def test_what_smalti_does_not_read_is_refused_before(hub: HubServer) -> None:
-    hub.repositories["org/flux2"] = {"a.safetensors": save(
-        {"single_stream_modulation.lin.weight": np.zeros((64, 64), np.float32),
-         "guidance_in.in_layer.weight": np.zeros((64, 64), np.float32)})}
+    hub.repositories["org/films"] = {"a.safetensors": save(
+        {"head.modulation": np.zeros((64, 64), np.float32),
+         "patch_embedding.weight": np.zeros((64, 64), np.float32)})}
     hub.repositories["org/other"] = {"b.safetensors": save({"x": np.zeros(9000, np.float32)})}
-    with pytest.raises(FetchError, match=r"org/flux2 is a FLUX.2 dev checkpoint; nothing of it is"):
-        fetch.kept("hf:org/flux2", None, silent)
+    with pytest.raises(FetchError, match=r"org/films is a Wan checkpoint, .*; nothing of it is"):
+        fetch.kept("hf:org/films", None, silent)
     with pytest.raises(FetchError, match="org/other is of no known kind; nothing of it is fetched"):
         fetch.kept("hf:org/other", None, silent)
 

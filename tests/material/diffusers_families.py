@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import tiny_families as tiny
+from tiny_tekken import SPECIAL as TEKKEN_SPECIAL
+from tiny_tekken import TEKKEN
 from transformer_peers import (
     anima_module,
     anima_text_module,
@@ -18,13 +20,15 @@ from transformer_peers import (
 )
 
 from smalti.benchmark import peers
-from smalti.diffusion import byte_bpe
+from smalti.diffusion import byte_bpe, tekken
 from smalti.diffusion.t5_tokenizer import shipped
 from smalti.diffusion.tokenizer import END, encode
 from smalti.families.language import CHATML, CHATML_ANSWER
 from smalti.models.config import CausalVaeConfig, ClipTextConfig
 from smalti.models.language_config import LanguageConfig
 from smalti.models.transformer_config import Krea2Config, T5Config, ZImageConfig
+
+TEKKEN_PADDING = TEKKEN_SPECIAL.index("<pad>")
 
 
 class Tokenizer:
@@ -103,10 +107,30 @@ class WordTokenizer(ChatTokenizer):
         return super().__call__(prompts, min(longest, max_length), **more)
 
 
+class MistralTokenizer(Tokenizer):
+    """A small one of Mistral's kind, with its template for a conversation."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def apply_chat_template(self, messages: list[Any], max_length: int = 512, **_: Any) -> Any:
+        """What is said to the model, filled up in front."""
+        import torch
+        from transformers import BatchEncoding
+
+        texts = [f"<s>[SYSTEM_PROMPT]{system['content'][0]['text']}[/SYSTEM_PROMPT]"
+                 f"[INST]{user['content'][0]['text']}[/INST]" for system, user in messages]
+        found = [tekken.vocabulary(TEKKEN).tokenize(text)[:max_length] for text in texts]
+        rows = [[TEKKEN_PADDING] * (max_length - len(ids)) + ids for ids in found]
+        masks = [[0] * (max_length - len(ids)) + [1] * len(ids) for ids in found]
+        return BatchEncoding({"input_ids": torch.tensor(rows),
+                              "attention_mask": torch.tensor(masks)})
+
+
 def language_model(config: LanguageConfig) -> Any:
     """A module of transformers; it starts with norms of one, which are made others."""
     import torch
-    from transformers import Qwen3Config, Qwen3Model
+    from transformers import MistralConfig, MistralModel, Qwen3Config, Qwen3Model
 
     sizes = dict(
         vocab_size=config.vocab_size, hidden_size=config.hidden_size,
@@ -119,7 +143,9 @@ def language_model(config: LanguageConfig) -> Any:
     elif config == tiny.QWEN3_VL:
         module = qwen3_vl(sizes, turns, config.head_dim)
     else:
-        module = Qwen3Model(Qwen3Config(**sizes, head_dim=config.head_dim, rope_parameters=turns))
+        kind, about = ((Qwen3Model, Qwen3Config) if config.qk_norm else
+                       (MistralModel, MistralConfig))
+        module = kind(about(**sizes, head_dim=config.head_dim, rope_parameters=turns))
     for name, tensor in module.named_parameters():
         torch.nn.init.normal_(tensor.data, float("norm" in name), 0.2)
     return module
@@ -212,7 +238,7 @@ def transformer(family: str) -> Any:
             dual_attention_layers=tuple(range(config.dual_blocks)), qk_norm="rms_norm")
     if family == "z-image":
         return z_image_transformer(config)
-    if family == "flux2":
+    if family in ("flux2", "flux2-dev"):
         return flux2_module(config)
     if family == "anima":
         return anima_module(config)
@@ -287,7 +313,7 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
             scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=1.0), vae=vae,
             text_encoder=texts[0], tokenizer=t5, transformer=network)
     flow = diffusers.FlowMatchEulerDiscreteScheduler(
-        shift=3.0, use_dynamic_shifting=family in ("flux", "flux2"))
+        shift=3.0, use_dynamic_shifting=family in ("flux", "flux2", "flux2-dev"))
     if family == "anima":
         return anima_pipeline(flow, vae, texts[0], network)
     if family == "z-image":
@@ -304,6 +330,10 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
                 use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, base_image_seq_len=256,
                 max_image_seq_len=6400), vae=vae, text_encoder=texts[0],
             tokenizer=PaddedTokenizer(), transformer=network)
+    if family == "flux2-dev":
+        return diffusers.Flux2Pipeline(
+            scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=MistralTokenizer(),
+            transformer=network)
     if family == "qwen-image":
         return diffusers.QwenImagePipeline(
             scheduler=diffusers.FlowMatchEulerDiscreteScheduler(

@@ -117,6 +117,13 @@ FAMILIES = {
         vae(WAN_VAE), "flow"),
 }
 
+FLUX2_DEV = ModelConfig(
+    "flux2-dev", {"mistral": LanguageConfig(
+        1024, hidden_size=32, mlp_size=48, layers=31, heads=2, kv_heads=1, head_dim=128,
+        rotary_base=1e9, eps=1e-5)},
+    replace(FAMILIES["flux2"].denoiser, guidance=True), vae(FLUX2_VAE), "flow")
+"""Not among the others: its tokenizer does not ship, so that each model brings one along."""
+
 WORDLESS = {name: replace(config, texts={text: replace(part, vocab_size=96)
                                          for text, part in config.texts.items()})
             for name, config in FAMILIES.items()}
@@ -133,15 +140,16 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
     "chroma": {"t5xxl": "text_encoders.t5xxl.transformer."},
     **dict.fromkeys(("z-image", "flux2"),
                     {"qwen3": "text_encoders.qwen3_4b.transformer.model."}),
+    "flux2-dev": {"mistral": "text_encoders.mistral3_24b.transformer.model."},
     "krea2": {"qwen3vl": "text_encoders.qwen3vl_4b.transformer.model."},
     "anima": {"qwen3": "text_encoders.qwen3_06b.transformer.model."},
     "qwen-image": {"qwen25": "text_encoders.qwen25_7b.transformer.model."},
 }
 PICTURES = "visual.deepstack_merger_list.0.norm.weight"
 """A tensor that only Qwen3-VL has, of what reads pictures."""
-PLAIN = ("t5xxl", "qwen3", "qwen25", "qwen3vl")
+PLAIN = ("t5xxl", "qwen3", "qwen25", "qwen3vl", "mistral")
 """Text encoders that read the plain text, and are named alike inside."""
-NEWER = ("flux", "chroma", "z-image", "flux2", "krea2", "anima", "qwen-image")
+NEWER = ("flux", "chroma", "z-image", "flux2", "flux2-dev", "krea2", "anima", "qwen-image")
 """Families whose whole files begin the names of the autoencoder with `vae.`, and that read plain
 texts."""
 DENOISER, VAE = "model.diffusion_model.", "first_stage_model."

@@ -65,9 +65,6 @@ OTHERS: tuple[FileKind, ...] = (
         "taesd", "a TAESD preview decoder",
         lambda n: n.has("taesd_decoder.", "decoder.layers.1.", "3.conv.0.weight"),
         advice="use it with one: smalti generate --preview FILE"),
-    FileKind("flux2-dev", "a FLUX.2 dev checkpoint",
-             lambda n: n.has("single_stream_modulation.") and n.has(
-                 "guidance_in.", "time_guidance_embed.guidance_embedder.")),
     FileKind("z-image-controlnet", "a ControlNet for Z-Image",
              lambda n: n.has("control_all_x_embedder.", "control_noise_refiner."),
              advice="ControlNets for Z-Image are not computed so far; give a Z-Image checkpoint "

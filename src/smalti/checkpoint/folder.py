@@ -31,7 +31,6 @@ PICKLED = {"model": "pytorch_model"}
 CLASS = "_class_name"
 """What the index of a folder calls the name of its pipeline."""
 OTHER_PIPELINES = (
-    ("Flux2Pipeline", "flux2-dev", "a FLUX.2 dev folder"),
     ("StableDiffusionUpscale", "upscaler", "a latent upscaler folder"),
 )
 """What the names of pipeline classes begin with of models that are not read, their kind, words."""

@@ -21,6 +21,8 @@ Tables = Mapping[str, object]
 
 COUNT_MAX = 10_000_000
 """No number that a file states of a model is larger; a larger one is a mistake or an attack."""
+ROTARY_MAX = 1e12
+"""Nor is a base of rotary positions, which is 1e9 for Mistral Small."""
 PREDICTIONS: Mapping[str, Prediction] = {
     "epsilon": "epsilon", "eps": "epsilon", "v_prediction": "v_prediction", "v": "v_prediction",
     "v-prediction": "v_prediction", "vpred": "v_prediction", "v_pred": "v_prediction",
@@ -300,7 +302,7 @@ def _checked(label: str, hint: str, kind: str, value: object) -> object:
             raise CheckpointError(f"{label} is {value!r:.60}; expected a number from 0 to 1")
         return float(cast("float", value))
     if isinstance(value, bool) or not isinstance(value, int | float) \
-            or not 0 < value <= COUNT_MAX:
+            or not 0 < value <= (ROTARY_MAX if hint == "rotary_base" else COUNT_MAX):
         raise CheckpointError(f"{label} is {value!r:.60}; expected a positive number")
     return float(value)
 

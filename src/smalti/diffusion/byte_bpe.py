@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from pathlib import Path
 
@@ -47,13 +47,19 @@ QWEN_SPECIAL = (
 QWEN2_SPECIAL = QWEN_SPECIAL[:22]
 
 
+Word = bytes
+"""A word as it is written in UTF-8."""
+
+
 @dataclass(frozen=True)
 class BytePairs:
     """A byte-level vocabulary.
 
     `bytes` are the numbers of the 256 bytes; `ranks` says which neighbours are merged and how late,
     and `made` which number each merge makes. `special` are the tokens that stand for themselves in
-    a text, `padding` is the one that fills up, and `words` the expression that cuts outlines.
+    a text, `padding` is the one that fills up, and `words` the expression that cuts outlines, which
+    are `outlined`; texts are `composed` (NFC) before. Words that are `whole` become these numbers,
+    whatever merges would make of them.
     """
 
     bytes: Sequence[int]
@@ -62,6 +68,9 @@ class BytePairs:
     special: Mapping[str, int]
     padding: int
     words: str = QWEN_WORDS
+    composed: bool = True
+    outlined: Callable[[str], str] = partial(outline, same=LONG_S)
+    whole: Mapping[Word, int] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -111,8 +120,10 @@ class ByteBpe:
         """Each word of the text, and its numbers."""
         start = 0
         for match in [*self._split.finditer(text), None]:
-            part = unicodedata.normalize("NFC", text[start:match.start() if match else None])
-            for word in self._words.finditer(outline(part, LONG_S)):
+            part = text[start:match.start() if match else None]
+            if self.vocabulary.composed:
+                part = unicodedata.normalize("NFC", part)
+            for word in self._words.finditer(self.vocabulary.outlined(part)):
                 found = part[word.start():word.end()]
                 yield found, self._word_ids(found)
             if match:
@@ -121,9 +132,10 @@ class ByteBpe:
 
     def _merged(self, word: str) -> tuple[int, ...]:
         """The numbers of one word."""
-        of = self.vocabulary
-        return merged([of.bytes[byte] for byte in word.encode("utf-8", "replace")], of.ranks,
-                      of.made)
+        of, written = self.vocabulary, word.encode("utf-8", "replace")
+        if written in of.whole:
+            return (of.whole[written],)
+        return merged([of.bytes[byte] for byte in written], of.ranks, of.made)
 
 
 @cache

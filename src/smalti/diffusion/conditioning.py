@@ -255,8 +255,10 @@ class Encoder:
         front, _, behind = text.template.partition("{}")
         ending = behind if text.ended else ""
         cuttable = behind.removesuffix(ending)
-        read = PlainTexts.of(self._tokenizer(), [front + reading.text + cuttable
-                                                 for reading in readings], high, ending)
+        texts = [reading.text.replace(text.left_out, "") if text.left_out else reading.text
+                 for reading in readings]
+        read = PlainTexts.of(self._tokenizer(), [front + each + cuttable for each in texts], high,
+                             ending)
         cut = read.not_read([reading.what for reading in readings], cuttable)
         length = read.longest
         if text.round_to:
@@ -265,12 +267,12 @@ class Encoder:
                                       high - before)
         else:
             length = low if length <= low else high
-        inputs = {"tokens": read.numbers(length)}
+        inputs = {"tokens": read.numbers(length, text.filled_first)}
         mask = None
         if text.masked:
             places = np.arange(length)
             ends = read.ends[:, None]
-            inputs["mask"] = read.own(length)
+            inputs["mask"] = read.own(length)[:, ::-1 if text.filled_first else 1].copy()
             mask = (places <= ends).astype(np.float32)[:, text.dropped:]
         context = self._run((length,), inputs)["context"][:, text.dropped:]
         if text.only_valid:

@@ -9,12 +9,23 @@ import numpy as np
 
 from smalti.diffusion import byte_bpe, t5_tokenizer
 from smalti.diffusion.tokenizer import Tokens
+from smalti.errors import CheckpointError
 
 Tokenizer = t5_tokenizer.T5Tokenizer | byte_bpe.ByteBpe
+
+
+def _not_shipped() -> Tokenizer:
+    """Its 131,072 tokens come with the model."""
+    raise CheckpointError("the text encoder Mistral Small comes without its tokenizer, which is in "
+                          "ComfyUI's file of it (the tensor tekken_model), and in folders "
+                          "(tokenizer/tokenizer.json, or tekken.json): give one of these")
+
+
 TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {
-    "t5": t5_tokenizer.shipped, "qwen3": byte_bpe.qwen3, "qwen2": byte_bpe.qwen2}
+    "t5": t5_tokenizer.shipped, "qwen3": byte_bpe.qwen3, "qwen2": byte_bpe.qwen2,
+    "tekken": _not_shipped}
 """Name of a tokenizer of plain texts -> what makes it; see `TextEncoder.tokenizer`."""
-BYTE_LEVEL = ("qwen3", "qwen2")
+BYTE_LEVEL = ("qwen3", "qwen2", "tekken")
 """Those that a model may bring a vocabulary of its own for."""
 SHOWN_MAX = 200  # characters of a text that is quoted in a warning
 
@@ -39,9 +50,12 @@ class PlainTexts:
         """Tokens of the longest, with its end."""
         return int(self.ends.max())
 
-    def numbers(self, length: int) -> np.ndarray:
-        """Token numbers i32[texts, length], filled up."""
-        return np.array([tokens.ids[:length] for tokens in self.read], np.int32)
+    def numbers(self, length: int, filled_first: bool = False) -> np.ndarray:
+        """Token numbers i32[texts, length], filled up behind a text, or in front of it."""
+        rows = [tokens.ids[:length] for tokens in self.read]
+        if filled_first:
+            rows = [(*ids[end:], *ids[:end]) for ids, end in zip(rows, self.ends, strict=True)]
+        return np.array(rows, np.int32)
 
     def own(self, length: int) -> np.ndarray:
         """f32[texts, length], 1 for tokens of a text and its end, 0 behind."""

@@ -1,21 +1,25 @@
 """Byte-level vocabularies as models bring them along: in a folder of a tokenizer, in a GGUF file.
 
-A folder has `tokenizer.json`, or `vocab.json` with `merges.txt`; llama.cpp puts tokens and merges
-among the entries of a GGUF file. What cuts texts otherwise than Qwen's tokenizer is refused by
-name: its numbers would be others, and pictures wrong without a word.
+A folder has `tokenizer.json`, or `vocab.json` with `merges.txt`, or Mistral's `tekken.json`, which
+ComfyUI's files have in a tensor; llama.cpp puts tokens and merges among the entries of a GGUF file.
+What cuts texts otherwise than the tokenizers of Qwen and Mistral is refused by name: its numbers
+would be others, and pictures wrong without a word.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.gguf_file import tokenizer_entries
 from smalti.checkpoint.json_file import read_json
+from smalti.diffusion import tekken
 from smalti.diffusion.byte_bpe import ByteBpe, BytePairs
-from smalti.diffusion.byte_pairs import byte_symbols
+from smalti.diffusion.byte_pairs import Ranks, byte_symbols
 from smalti.errors import CheckpointError
 
 WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -30,7 +34,10 @@ SPECIAL_TYPES = (3, 4)
 PADDING = "<|endoftext|>"
 """Fills up where nothing is said."""
 CONFIG = "tokenizer_config.json"
-SOURCES = ("tokenizer.json", "vocab.json")
+SOURCES = ("tokenizer.json", "vocab.json", "tekken.json")
+TEKKEN_TENSOR = "tekken_model"
+"""Holds Mistral's file, in files of its text encoder."""
+SAFETENSORS = ".safetensors"
 GGUF = ".gguf"
 COMPONENTS = ("text_encoder", "tokenizer")
 """What the names of folders begin with of text encoders, and of their tokenizers."""
@@ -46,7 +53,8 @@ def brought_along(files: Sequence[Path]) -> ByteBpe | None:
     """
     for file in files:
         folder = file.parent
-        places = [file] if file.suffix.lower() == GGUF else []
+        own = file.suffix.lower() in (GGUF, SAFETENSORS) and file.is_file()
+        places = [file] if own else []
         places += [folder] if (folder / "config.json").is_file() else []
         places += [folder.with_name(folder.name.replace(*COMPONENTS))] * folder.name.startswith(
             COMPONENTS[0])
@@ -64,9 +72,12 @@ def _read(place: Path, changed: int) -> ByteBpe | None:
     whether what was read before still holds."""
     try:
         if place.is_file():
-            return _of_gguf(place)
-        whole = place / SOURCES[0]
-        return _of_json(whole) if whole.is_file() else _of_lists(place)
+            return _of_gguf(place) if place.suffix.lower() == GGUF else _of_tensor(place)
+        whole, lists, own = (place / name for name in SOURCES)
+        if whole.is_file():
+            return _of_json(whole)
+        return _of_lists(place) if lists.is_file() else tekken.vocabulary(
+            read_json(own, BYTES_MAX))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{place} holds no byte-level vocabulary that can be read "
                               f"({type(error).__name__}: {error}); take the tokenizer that the "
@@ -80,14 +91,45 @@ def _of_json(path: Path) -> ByteBpe:
     if model["type"] != "BPE" or model.get("byte_fallback"):
         raise CheckpointError(f"{path} is a tokenizer of the kind {model['type']}; expected "
                               f"byte-level BPE, as of Qwen")
-    _check_pipeline(path, tree)
+    mistral = _is_tekken(tree)
+    if not mistral:
+        _check_pipeline(path, tree)
     loose = [token["content"] for token in added
              if token.get("lstrip") or token.get("rstrip") or token.get("single_word")]
     if loose:
         raise CheckpointError(f"{path}: {loose[0]!r} takes blanks beside it along; expected tokens "
                               f"that stand for themselves")
     special = {token["content"]: token["id"] for token in added}
+    if mistral:
+        return _of_mistral(model["vocab"], model["merges"], special)
     return _built(path, model["vocab"], model["merges"], special, _stated_padding(path.parent))
+
+
+def _is_tekken(tree: Any) -> bool:
+    """Whether texts are cut into words as Mistral does it."""
+    steps = (tree["pre_tokenizer"] or {}).get("pretokenizers", [])
+    return tree["normalizer"] is None and [step.get("type") for step in steps] == [
+        "Split", "ByteLevel"] and steps[0]["pattern"] == {"Regex": tekken.PATTERN} and not (
+        steps[1].get("add_prefix_space") or steps[1].get("use_regex"))
+
+
+def _of_mistral(vocabulary: Mapping[str, int], merges: Iterable[str | list[str]],
+                special: Mapping[str, int]) -> ByteBpe:
+    """Of Hugging Face's copy of Mistral's file."""
+    bytes_of = {symbol: byte for byte, symbol in enumerate(byte_symbols())}
+    words = {bytes(bytes_of[symbol] for symbol in token): number
+             for token, number in vocabulary.items() if token not in special}
+    numbers, ranks, made = _merging(vocabulary, merges)
+    return tekken.of_merges(numbers, ranks, made, special, words)
+
+
+def _of_tensor(path: Path) -> ByteBpe | None:
+    """Of a file of weights that has Mistral's file in a tensor; None for others."""
+    file = open_tensors(path)
+    name = next((each for each in file if each.endswith(TEKKEN_TENSOR)), None)
+    if name is None or file.dtype(name) != "U8":
+        return None
+    return tekken.vocabulary(json.loads(file.raw(name).tobytes()))
 
 
 def _check_pipeline(path: Path, tree: Any) -> None:
@@ -150,15 +192,21 @@ def _of_gguf(path: Path) -> ByteBpe | None:
 def _built(place: Path, vocabulary: Mapping[str, int], merges: Iterable[str | list[str]],
            special: Mapping[str, int], padding: str) -> ByteBpe:
     """The tokenizer of tokens by their symbols, and of pairs in the order of merging."""
-    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
-    ranks = {(vocabulary[left], vocabulary[right]): rank
-             for rank, (left, right) in enumerate(pairs)}
-    made = [vocabulary[left + right] for left, right in pairs]
+    numbers, ranks, made = _merging(vocabulary, merges)
     if not special:
         raise CheckpointError(f"{place} says nothing of tokens that stand for themselves, such as "
                               f"{PADDING}; give the folder with {CONFIG}, too")
-    numbers = [vocabulary[symbol] for symbol in byte_symbols()]
     if not all(isinstance(number, int) and number >= 0 for number in (*made, *special.values(),
                                                                       *numbers)):
         raise CheckpointError(f"{place} has tokens whose numbers are none")
     return ByteBpe(BytePairs(numbers, ranks, made, dict(special), special.get(padding, 0)))
+
+
+def _merging(vocabulary: Mapping[str, int], merges: Iterable[str | list[str]]
+             ) -> tuple[list[int], Ranks, list[int]]:
+    """The numbers of the 256 bytes, which pairs are merged how late, and what each becomes."""
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    ranks = {(vocabulary[left], vocabulary[right]): rank
+             for rank, (left, right) in enumerate(pairs)}
+    made = [vocabulary[left + right] for left, right in pairs]
+    return [vocabulary[symbol] for symbol in byte_symbols()], ranks, made

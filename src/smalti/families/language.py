@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from smalti.errors import CheckpointError
-from smalti.families.evidence import Shapes, count, most, sizes
+from smalti.families.evidence import Shapes, count, has, most, sizes
 from smalti.families.hints import TextHints
 from smalti.families.keys.language import LANGUAGE_GGUF, known_names, language_name
 from smalti.families.record import Layout, Text, TextEncoder
 from smalti.graph import Graph
 from smalti.models.language import language_graph
-from smalti.models.language_config import QWEN3_4B, QWEN3_VL_4B, QWEN25_7B, LanguageConfig
+from smalti.models.language_config import (
+    MISTRAL_SMALL,
+    QWEN3_4B,
+    QWEN3_VL_4B,
+    QWEN25_7B,
+    LanguageConfig,
+)
 
 CHATML = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 """A prompt as the only message of a user, as Qwen reads it, before an answer that thinks."""
@@ -22,9 +29,9 @@ CHATML = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 CHATML_ANSWER = CHATML + "<think>\n\n</think>\n\n"
 """The same before an answer without thinking."""
 
-LAYERS = {1024: 28, 2048: 28, 2560: 36, 3584: 28, 4096: 36}
-"""Layers of the published models by their width: Qwen3 of 0.6, 1.7, 4 and 8 billion numbers, and
-Qwen2.5-VL 7B. Some files leave out the last ones, which texts are not read by."""
+LAYERS = {1024: 28, 2048: 28, 2560: 36, 3584: 28, 4096: 36, 5120: 40}
+"""Layers of the published models by their width: Qwen3 of 0.6, 1.7, 4 and 8 billion numbers,
+Qwen2.5-VL 7B and Mistral Small. Some files leave out the last ones, which texts are not read by."""
 
 
 def language_config(name: str, known: LanguageConfig, where: object, shapes: Shapes,
@@ -86,7 +93,8 @@ def _graph(name: str, config: LanguageConfig, text: Text) -> Callable[..., Graph
     """From (batch, tokens) to the graph."""
     taps = _taps(config.hidden_size, config.layers, text)
     return partial(language_graph, config, taps=taps, final_norm=text.final_norm,
-                   masked=text.masked, prefix=_inside(name).removesuffix("."))
+                   masked=text.masked, filled_first=text.filled_first,
+                   prefix=_inside(name).removesuffix("."))
 
 
 _Shows = Callable[[Iterable[str], Shapes], bool]
@@ -138,23 +146,59 @@ QWEN3 = _encoder(
     ("self_attn.q_norm.weight", "attn_q_norm.weight"),
     prefixes=tuple(f"text_encoders.qwen3_{size}.transformer."
                    for size in ("06b", "2b", "4b", "8b")),
-    tokenizer="qwen3", tokens=151_669, known=known_names(norms=True, biases=False, pictures=False))
+    tokenizer="qwen3", tokens=151_669, known=known_names(norms=True, biases=False))
 """Qwen3, which Z-Image and FLUX.2 klein read."""
 
 QWEN25 = _encoder(
     "qwen25", "the text encoder Qwen2.5-VL", "qwen_2.5_vl_7b.safetensors", QWEN25_7B,
     ("self_attn.q_proj.bias", "attn_q.bias"),
     prefixes=("text_encoders.qwen25_7b.transformer.",), tokenizer="qwen2", tokens=151_665,
-    known=known_names(norms=False, biases=True, pictures=True))
+    known=known_names(norms=False, biases=True, beside=r"visual\..*"))
 """What reads texts in Qwen2.5-VL, for Qwen-Image; pictures are not read."""
 
 QWEN3_VL = _encoder(
     "qwen3vl", "the text encoder Qwen3-VL", "qwen3vl_4b_bf16.safetensors", QWEN3_VL_4B,
     ("self_attn.q_norm.weight", "attn_q_norm.weight"), pictures=True,
     prefixes=("text_encoders.qwen3vl_4b.transformer.",), tokenizer="qwen3", tokens=151_669,
-    known=known_names(norms=True, biases=False, pictures=True), architecture="qwen3vl")
+    known=known_names(norms=True, biases=False, beside=r"visual\..*"), architecture="qwen3vl")
 """What reads texts in Qwen3-VL, for Krea 2; pictures are not read. Without what reads them its
 layers have the names and shapes of Qwen3, and GGUF files tell it by their architecture."""
 
-LANGUAGE_MODELS = (QWEN3, QWEN3_VL, QWEN25)
+MISTRAL_SYSTEM = (
+    "You are an AI that reasons about image descriptions. You give structured responses focusing on"
+    " object relationships, object\nattribution and actions without speculation.")
+MISTRAL_TEMPLATE = f"<s>[SYSTEM_PROMPT]{MISTRAL_SYSTEM}[/SYSTEM_PROMPT][INST]{{}}[/INST]"
+"""A prompt as the only message of a user, as FLUX.2 dev has it read."""
+
+
+def _shows_mistral(names: Iterable[str], shapes: Shapes) -> bool:
+    """It has neither what shows Qwen3 nor what shows Qwen2.5, and no norms behind layers."""
+    found = (*names, *shapes)
+    layer = _shows("self_attn.q_proj.weight", "attn_q.weight")
+    others = ("self_attn.q_norm.weight", "self_attn.q_proj.bias",
+              "pre_feedforward_layernorm.weight")
+    return layer(found, {}) and not any(_shows(other, other)(found, {}) for other in others)
+
+
+def _mistral_config(where: object, shapes: Shapes, hints: TextHints, text: Text) -> LanguageConfig:
+    """What its shapes show; its GGUF files have the rows of queries and keys in another order."""
+    if has(shapes, f"{_inside('mistral')}blk."):
+        raise CheckpointError(f"{where}: the text encoder Mistral Small is of a GGUF file, where "
+                              f"queries and keys lie in another order, which is not read; take "
+                              f"{MISTRAL_FILE}, or the folder that it was published in")
+    return language_config("mistral", MISTRAL_SMALL, where, shapes, hints, text)
+
+
+MISTRAL_FILE = "mistral_3_small_flux2_bf16.safetensors"
+MISTRAL = replace(
+    _encoder("mistral", "the text encoder Mistral Small", MISTRAL_FILE, MISTRAL_SMALL,
+             ("self_attn.q_proj.weight", "attn_q.weight"),
+             prefixes=("text_encoders.mistral3_24b.transformer.",), tokenizer="tekken",
+             known=known_names(norms=False, biases=False,
+                               beside=r"(vision_tower|multi_modal_projector)\..*|tekken_model")),
+    config=_mistral_config, shows=_shows_mistral,
+    layout=lambda names: language_name if _shows_mistral(names, {}) else None)
+"""Mistral Small 3.2, which FLUX.2 dev reads; pictures are not read."""
+
+LANGUAGE_MODELS = (QWEN3, QWEN3_VL, QWEN25, MISTRAL)
 """All that are known."""

@@ -79,7 +79,7 @@ class TextEncoder:
     prefixes      what its tensors begin with in files that hold several parts
     alone         what names in a file of it alone may begin with
     tokenizer     "clip" (chunks of 77 tokens, each with a weight), or one that reads the plain
-                  text: "t5", "qwen3", "qwen2"
+                  text: "t5", "qwen3", "qwen2", "tekken"
     tokens        the numbers of tokens that its tokenizer gives are below this one
     wide          whether its states may be beyond what f16 holds, as those of T5 and of language
                   models are: the first token of Qwen's and the widest of T5's layers overflow
@@ -143,6 +143,8 @@ class Text:
                   too, those of a language model are as if they saw the text alone
     file          what the file of the encoder is usually called, where it is another than that of
                   most models that read it
+    filled_first  whether a text is filled up in front of it, by tokens that see nothing
+    left_out      what is taken out of a prompt
     only_valid    whether states of tokens that fill up are zeros, and a mask says which those are
     template      the text as the encoder reads it, with {} where the prompt stands
     ended         whether what stands behind the prompt there is read also where a long one is cut
@@ -160,6 +162,8 @@ class Text:
     tokens: Callable[[Any], tuple[int, int]] = all_tokens(77, 77)
     round_to: int = 0
     masked: bool = False
+    filled_first: bool = False
+    left_out: str = ""
     only_valid: bool = False
     file: str = ""
     template: str = "{}"

@@ -20,17 +20,18 @@ PREFIX = "text_encoders.qwen3.transformer"
 
 
 def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Sequence[int],
-                   final_norm: bool = False, masked: bool = False, embedded: bool = False,
+                   final_norm: bool = False, masked: bool = False, filled_first: bool = False,
+                   embedded: bool = False,
                    prefix: str = PREFIX) -> Graph:
     """tokens i32[batch, length] -> context f32[batch, length, hidden_size * number of taps].
 
     Tap k is the state behind k layers, channels side by side where there are several; what lies
     above the last of them is not computed. With `final_norm` the norm behind all layers is computed
     of each. With `masked` an input `mask` f32[batch, length] is 1 for tokens that others see, 0 for
-    those that none sees. If `embedded`, for texts with pictures among their tokens, inputs
-    `embeddings` f32[batch, length, hidden_size], `cos` and `sin` f32[batch, length, head_dim / 2]
-    (see `picture_angles`) stand for token numbers. Raises InputError for a tap that the model has
-    no layer for.
+    those that none sees; `filled_first` says that these stand before the others, and see nothing.
+    If `embedded`, for texts with pictures among their tokens, inputs `embeddings` f32[batch,
+    length, hidden_size], `cos` and `sin` f32[batch, length, head_dim / 2] (see `picture_angles`)
+    stand for token numbers. Raises InputError for a tap that the model has no layer for.
 
     >>> from smalti.models import QWEN3_4B
     >>> g = language_graph(QWEN3_4B, batch=1, length=64, taps=[35])
@@ -48,13 +49,15 @@ def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Seq
         ids = g.input("tokens", (batch, length), "i32")
         cos, sin = (g.constant(table) for table in _angles(np.arange(length)[None, :, None],
                                                             config))
-    mask = [hidden_scores(g.input("mask", (batch, length)))] if masked else []
+    seen = g.input("mask", (batch, length)) if masked else None
+    mask = [] if seen is None else [hidden_scores(seen)]
+    sees = seen.reshape(batch, length, 1) if seen is not None and filled_first else None
     with g.scope(prefix):
         if not embedded:
             x = embedding(ids, "embed_tokens", config.vocab_size, config.hidden_size)
         for i in range(max(taps)):
             with g.scope(f"layers.{i}"):
-                x = _layer(x, mask, cos, sin, config)                                  # [n, t, c]
+                x = _layer(x, mask, sees, cos, sin, config)                            # [n, t, c]
             states[i + 1] = rms_norm(x, "norm", config.eps) if final_norm and i + 1 in taps else x
     read = [states[tap] for tap in taps]
     g.output("context", g.apply("concat", *read, axis=2) if len(read) > 1 else read[0])
@@ -88,9 +91,10 @@ def _angles(positions: np.ndarray, config: LanguageConfig) -> tuple[np.ndarray, 
     return np.cos(angles), np.sin(angles)
 
 
-def _layer(x: Value, mask: Sequence[Value], cos: Value, sin: Value,
+def _layer(x: Value, mask: Sequence[Value], sees: Value | None, cos: Value, sin: Value,
            config: LanguageConfig) -> Value:
-    """x + attention(norm(x)), then x + mlp(norm(x)); x [n, t, c]."""
+    """x + attention(norm(x)), then x + mlp(norm(x)); x [n, t, c]. What attention gives counts where
+    a token `sees` anything [n, t, 1]."""
     g, width = x.graph, config.hidden_size
     y = rms_norm(x, "input_layernorm", config.eps)
     with g.scope("self_attn"):
@@ -98,6 +102,7 @@ def _layer(x: Value, mask: Sequence[Value], cos: Value, sin: Value,
         k = _turned(y, "k", config.kv_heads, cos, sin, config)
         v = linear(y, "v_proj", config.kv_heads * config.head_dim, bias=config.qkv_bias)
         y = g.apply("attention", q, k, v, *mask, num_heads=config.heads, is_causal=1)
+        y = y if sees is None else y * sees
         x = x + linear(y, "o_proj", width, bias=False)
     y = rms_norm(x, "post_attention_layernorm", config.eps)
     with g.scope("mlp"):

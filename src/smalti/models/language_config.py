@@ -53,6 +53,10 @@ QWEN3_4B = LanguageConfig(151936, hidden_size=2560, mlp_size=9728, layers=36, he
 QWEN3_VL_4B = replace(QWEN3_4B, rotary_base=5e6)
 """What reads texts in Qwen3-VL 4B, the text encoder of Krea 2: as Qwen3, but for the turns."""
 
+MISTRAL_SMALL = LanguageConfig(131072, hidden_size=5120, mlp_size=32768, layers=40, heads=32,
+                               kv_heads=8, head_dim=128, rotary_base=1e9, eps=1e-5)
+"""Mistral Small 3.2, the text encoder of FLUX.2 dev."""
+
 QWEN25_7B = LanguageConfig(152064, hidden_size=3584, mlp_size=18944, layers=28, heads=28,
                            kv_heads=4, head_dim=128, qkv_bias=True)
 """What reads texts in Qwen2.5-VL 7B, the text encoder of Qwen-Image: positions on three axes are

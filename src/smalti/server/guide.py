@@ -45,6 +45,9 @@ ABOUT: Mapping[str, str] = {
                   "take 4 steps at guidance 1.",
     "krea2": "It makes pictures of about {size} pixels from whole sentences, photographs above "
              "all, and reads negative prompts. Turbo models take 8 steps at guidance 1.",
+    "flux2-dev": "It makes pictures of about {size} pixels from whole sentences, writing included, "
+                 "and changes pictures as they say. At guidance 1, its own, a negative prompt is "
+                 "not read.",
     "chroma": "It makes pictures of about {size} pixels from whole sentences, and reads negative "
               "prompts. It follows FLUX.1, and LoRAs for that one mostly fit.",
 }

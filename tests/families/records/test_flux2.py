@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_families as tiny
+from tiny_tekken import TEKKEN
 
 from smalti import Pipeline
 from smalti.checkpoint import inspect, load
@@ -17,7 +19,7 @@ from smalti.checkpoint.folder import pipeline_name
 from smalti.diffusion.inpainting import purpose
 from smalti.diffusion.levels import noise_levels
 from smalti.diffusion.noise import find_schedule
-from smalti.errors import CheckpointError, UnknownFamilyError
+from smalti.errors import CheckpointError
 from smalti.families.expected import expected_tensors
 from smalti.families.flow_shift import flux2_shift
 from smalti.graph import evaluate
@@ -230,17 +232,76 @@ def test_a_text_encoder_of_too_few_layers_is_refused(tmp_path: Path, weights: ti
         load(denoiser, [few], vae)
 
 
-def test_dev_is_refused_by_its_name(tmp_path: Path, weights: tiny.Weights) -> None:
-    more = {f"guidance_in.{end}_layer.weight": np.ones((64, width), np.float16)
-            for end, width in (("in", 256), ("out", 64))}
-    path = tiny.write(tmp_path / "flux2-dev.safetensors",
-                      {**tiny.part(weights, tiny.DENOISER), **more})
-    with pytest.raises(UnknownFamilyError, match="is a FLUX.2 dev checkpoint; Smalti reads"):
-        load(path)
-
-
 def test_parts_that_are_missing_are_named(tmp_path: Path, weights: tiny.Weights) -> None:
     denoiser, _ = separate(tmp_path, weights)
     with pytest.raises(CheckpointError, match="lacks the text encoder Qwen3 and the autoencoder .*"
                                               "qwen_3_4b.safetensors --vae flux2-vae.safetensors"):
         load(denoiser)
+
+
+# ---------------------------------------------------------------------- dev
+
+DEV = tiny.FLUX2_DEV
+
+
+@pytest.fixture(scope="module")
+def dev() -> tiny.Weights:
+    return tiny.random_weights(DEV)
+
+
+def as_comfy(dev: tiny.Weights) -> dict[str, np.ndarray]:
+    """The text encoder as ComfyUI's file has it, with its tokenizer and what reads pictures."""
+    text = tiny.part(tiny.text_encoder(DEV, dev, "mistral"), "", "model.")
+    return {**text, "vision_tower.patch_conv.weight": np.ones((4, 4), np.float16),
+            "tekken_model": np.frombuffer(json.dumps(TEKKEN).encode(), np.uint8)}
+
+
+@pytest.mark.parametrize(("name", "steps"), [("flux2-dev", 28), ("FLUX.2-dev-Turbo", 8)])
+def test_dev_is_read_from_the_files_of_comfy(
+        tmp_path: Path, dev: tiny.Weights, name: str, steps: int) -> None:
+    denoiser = tiny.write(tmp_path / f"{name}.safetensors", tiny.part(dev, tiny.DENOISER))
+    text = tiny.write(tmp_path / "mistral.safetensors", as_comfy(dev))
+    vae = tiny.write(tmp_path / "ae.safetensors", as_authors(dev))
+    config = load(denoiser, [text], vae).config
+    assert (config.family, config.texts) == ("flux2-dev", DEV.texts)
+    assert (config.default_steps, config.default_guidance,
+            config.default_distilled_guidance) == (steps, 1.0, 4.0)
+    assert "a FLUX.2 dev checkpoint" in str(inspect(denoiser))
+    assert "the text encoder Mistral Small" in str(inspect(text))
+
+
+@pytest.mark.sweep
+def test_dev_makes_pictures(tmp_path: Path, dev: tiny.Weights) -> None:
+    """With the tokenizer in its file; a word that stands for pictures is taken out of prompts."""
+    stored = tiny.single_file(DEV, dev)
+    stored |= {f"text_encoders.mistral3_24b.transformer.{name}": value
+               for name, value in as_comfy(dev).items() if name == "tekken_model"}
+    pipe = Pipeline.load(tiny.write(tmp_path / "dev.safetensors", stored), threads=1)
+    made = [np.asarray(pipe(prompt, width=32, height=32, steps=2, seed=7).images[0])
+            for prompt in ("the red apple", "the[IMG] red apple", "the apple")]
+    np.testing.assert_array_equal(made[0], made[1])
+    assert (made[0] != made[2]).any()
+
+
+def test_dev_without_a_tokenizer_says_where_it_is(tmp_path: Path, dev: tiny.Weights) -> None:
+    path = tiny.write(tmp_path / "dev.safetensors", tiny.single_file(DEV, dev))
+    with pytest.raises(CheckpointError, match="comes without its tokenizer, .* tekken_model"):
+        Pipeline.load(path, threads=1)("an apple", width=32, height=32)
+
+
+def test_wrong_text_encoders_of_dev_are_refused(tmp_path: Path, dev: tiny.Weights,
+                                                weights: tiny.Weights) -> None:
+    denoiser = tiny.write(tmp_path / "flux2-dev.safetensors", tiny.part(dev, tiny.DENOISER))
+    vae = tiny.write(tmp_path / "ae.safetensors", as_authors(dev))
+    with pytest.raises(CheckpointError, match="Qwen3, which a FLUX.2 dev checkpoint does not read; "
+                                              "it reads the text encoder Mistral Small"):
+        load(denoiser, [encoder(tmp_path, CONFIG, weights)], vae)
+    with pytest.raises(CheckpointError, match="mistral_3_small_flux2_bf16.safetensors"):
+        load(denoiser, vae=vae)
+    llama = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "layers.": "blk."}
+    other = as_comfy(dev)
+    for ours, theirs in llama.items():
+        other = {name.replace("model.", "").replace(ours, theirs): value
+                 for name, value in other.items()}
+    with pytest.raises(CheckpointError, match="queries and keys lie in another order"):
+        load(denoiser, [tiny.write(tmp_path / "llama.safetensors", other)], vae)

@@ -31,14 +31,14 @@ LANGUAGE_GGUF: Table = layers({
 _START = re.compile(r"(model\.)?(language_model\.)?(model\.)?")
 
 
-def known_names(norms: bool, biases: bool, pictures: bool) -> str:
+def known_names(norms: bool, biases: bool, beside: str = "") -> str:
     """An expression of the names of all that a language model has: with norms of its heads, with
-    biases of queries, keys and values, with what reads pictures."""
+    biases of queries, keys and values, with what is `beside` it, such as what reads pictures."""
     modules = "|".join(re.escape(name) for name in _LAYER if norms or "_norm" not in name)
     found = (rf"(embed_tokens|norm|lm_head|layers\.\d+\.({modules}))\.weight"
              r"|(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
     found += r"|layers\.\d+\.self_attn\.[qkv]_proj\.bias" * biases
-    return found + r"|visual\..*" * pictures
+    return found + f"|{beside}" * bool(beside)
 
 
 def language_name(name: str) -> str:

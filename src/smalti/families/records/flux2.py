@@ -1,8 +1,9 @@
-"""FLUX.2 klein of 4 and 9 billion parameters, and its base (Black Forest Labs 2025, 2026)."""
+"""FLUX.2 klein of 4 and 9 billion parameters, its base, and dev (Black Forest Labs 2025, 2026)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from smalti.families import language
@@ -28,7 +29,14 @@ from smalti.families.spelling import Layers, SpelledLayers, spelled_by
 from smalti.families.transformer import transformer_part
 from smalti.models.config import FLUX2_VAE, ModelConfig
 from smalti.models.flux2 import flux2_graph
-from smalti.models.transformer_config import FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, Flux2Config
+from smalti.models.transformer_config import (
+    FLUX2_DEV as PUBLISHED_DEV,
+)
+from smalti.models.transformer_config import (
+    FLUX2_KLEIN_4B,
+    FLUX2_KLEIN_9B,
+    Flux2Config,
+)
 
 TOKENS = 512
 """Of every prompt, which is filled up to so many; all of them are seen."""
@@ -36,9 +44,15 @@ TOKENS = 512
 TAPS = (9, 18, 27)
 """Layers of Qwen3 behind which prompts are read: a quarter, half and three quarters of the way."""
 
+TAPS_DEV = (10, 20, 30)
+"""Layers of Mistral Small behind which prompts are read."""
+
 KLEIN = Defaults(size=1024, steps=4, guidance=1.0, sampler="euler", noise="trailing",
                  flow_shift=None, areas=(0.1, 4.0))
 """Of klein, which is distilled to few steps; areas up to 4 megapixels, as its authors say."""
+
+DEV = replace(KLEIN, steps=28, distilled_guidance=4.0)
+"""Of dev, which is told the strength of guidance."""
 
 NAMED: Recommended = {**DISTILLED_FLOW, "base": {"steps": 28, "guidance": 4.0},
                       "kv": {"steps": 4, "guidance": 1.0, "reference": False}}
@@ -75,7 +89,8 @@ def flux2_config(where: object, shapes: Shapes, hints: Hints) -> Flux2Config:
 
 def _agreements(config: ModelConfig) -> Iterator[Agreement]:
     """The denoiser reads the states behind three layers side by side."""
-    yield context_fits(config, len(TAPS) * config.texts["qwen3"].hidden_size)
+    (text,) = config.texts.values()
+    yield context_fits(config, len(TAPS) * text.hidden_size)
 
 
 def _spelled(layers: Layers) -> SpelledLayers:
@@ -88,6 +103,10 @@ def _spelled(layers: Layers) -> SpelledLayers:
 
 def _shows(names: Names) -> bool:
     return names.has("double_stream_modulation_img.", "single_stream_modulation.")
+
+
+def _shows_dev(names: Names) -> bool:
+    return _shows(names) and names.has("guidance_in.", "time_guidance_embed.guidance_embedder.")
 
 
 BACKBONE = Backbone(
@@ -124,4 +143,17 @@ FLUX2 = ModelFamily(
     distilled=NAMED,
     published=(FLUX2_KLEIN_4B, FLUX2_KLEIN_9B),
     shift_by_size=flux2_shift,
+)
+
+FLUX2_DEV = replace(
+    FLUX2,
+    name="flux2-dev",
+    title="FLUX.2 dev",
+    files=(FileKind("flux2-dev", "a FLUX.2 dev checkpoint", _shows_dev),),
+    before=("flux2", "flux", "chroma"),
+    texts=(Text(language.MISTRAL, taps=TAPS_DEV, tokens=all_tokens(TOKENS, TOKENS), masked=True,
+                filled_first=True, left_out="[IMG]", template=language.MISTRAL_TEMPLATE),),
+    defaults=always(DEV),
+    distilled={**DISTILLED_FLOW, "turbo": {"steps": 8, "guidance": 1.0}},
+    published=(PUBLISHED_DEV,),
 )
