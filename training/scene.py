@@ -1,0 +1,164 @@
+"""Scenes put together from the art: things of given colours at given places, on a ground, in a
+style, with the truth known. The judge learns from them, and a model that composes would."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from bank import place
+from colour import main_hue, repaint
+from pictures import Pictures
+from presets import BACKGROUNDS, HUES
+from shortlist import Entry
+
+STYLES = ("3d", "flat", "outline", "pixel")
+"""The art as it is, the flat set of the same things, lines alone, and squares of a few pixels."""
+MANY = "many"
+"""The colour of a thing that no hue rules."""
+THINGS_MAX = 4
+PIXEL_SIDE = 32
+"""Of the picture that "pixel" enlarges."""
+ALONE, TOGETHER = (0.55, 1.0), (0.30, 0.48)
+"""Sizes of a thing that is alone, and of one beside others, as shares of the side."""
+DARK = 0.3
+"""The mean of a ground below which lines on it are white."""
+TRIES = 200
+"""Places that are drawn until things do not cover each other."""
+APART = 0.85
+"""Between two centres, as a share of the mean size: corners of squares may touch."""
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A thing by its label: its centre and size are shares of the side, from the upper left.
+
+    `hue` is what it is painted in, None for its own colours.
+    """
+
+    label: str
+    hue: str | None = None
+    x: float = 0.5
+    y: float = 0.5
+    size: float = 1.0
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Things before a ground, a name of `BACKGROUNDS`, in one of `STYLES`."""
+
+    things: tuple[Thing, ...]
+    ground: str = "white"
+    style: str = "3d"
+
+
+class Art:
+    """The pictures of the things that a list has, as pieces of scenes of `px` pixels a side."""
+
+    def __init__(self, pictures: Pictures, entries: list[Entry], px: int) -> None:
+        self.px, self.pictures = px, pictures
+        numbers = {(style, concept["label"]): index for index, (style, concept) in enumerate(
+            zip(pictures.style, pictures.concept, strict=True))}
+        wanted = dict.fromkeys(entry.label for entry in entries)
+        missing = [label for label in wanted if ("fluent3d", label) not in numbers]
+        if missing:
+            raise SystemExit(f"no picture of these labels in the data: {missing}")
+        self.labels = list(wanted)
+        self._numbers = {"3d": {label: numbers["fluent3d", label] for label in self.labels},
+                         "flat": {label: numbers["fluentflat", label] for label in self.labels
+                                  if ("fluentflat", label) in numbers}}
+        self.hues = {label: main_hue(self._rgba("3d", label)) for label in self.labels}
+
+    def _rgba(self, style: str, label: str) -> torch.Tensor:
+        return self.pictures.images[self._numbers[style][label]].float() / 255
+
+    def has(self, style: str, label: str) -> bool:
+        """Whether a thing can be drawn in a style."""
+        return style != "flat" or label in self._numbers["flat"]
+
+    def colour(self, thing: Thing) -> str:
+        """The hue that one sees of a thing, or `MANY`."""
+        own = self.hues[thing.label]
+        return thing.hue or (own[0] if own else MANY)
+
+    @lru_cache(maxsize=2048)  # noqa: B019  (an Art lives as long as the process)
+    def piece(self, style: str, label: str, hue: str | None) -> torch.Tensor:
+        """A thing, premultiplied, [4, px, px] in 0..1."""
+        rgba = self._rgba("flat" if style == "flat" else "3d", label)
+        rgb = repaint(rgba, hue) if hue else rgba[..., :3]
+        alpha = rgba[..., 3:]
+        found = torch.cat([rgb * alpha, alpha], -1).permute(2, 0, 1)
+        if found.shape[-1] != self.px:
+            found = torch.nn.functional.interpolate(found[None], (self.px, self.px),
+                                                    mode="area")[0]
+        return found
+
+    def drawn(self, scene: Scene) -> torch.Tensor:
+        """A scene, [3, px, px] in 0..1."""
+        ground = torch.tensor(BACKGROUNDS[scene.ground]).float()[:, None, None] / 255
+        canvas = ground.expand(3, self.px, self.px)
+        for thing in scene.things:
+            piece = place(self.piece(scene.style, thing.label, thing.hue), thing.size,
+                          2 * thing.x - 1, 2 * thing.y - 1)
+            if scene.style == "outline":
+                line, edges = float(ground.mean() < DARK), outline(piece)
+                canvas = canvas * (1 - edges) + line * edges
+            else:
+                canvas = piece[:3] + canvas * (1 - piece[3:])
+        if scene.style == "pixel":
+            canvas = in_squares(canvas)
+        return canvas.clamp(0, 1)
+
+
+def outline(piece: torch.Tensor) -> torch.Tensor:
+    """Where a premultiplied piece [4, h, w] has edges: [1, h, w], 1 for a line."""
+    padded = torch.nn.functional.pad(piece[None], (1, 1, 1, 1), mode="replicate")[0]
+    across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
+    down = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
+    strength = (across.square() + down.square()).sum(0, keepdim=True).sqrt()
+    return (2 * strength - 0.2).clamp(0, 1)
+
+
+def in_squares(picture: torch.Tensor) -> torch.Tensor:
+    """A picture [3, h, w] as `PIXEL_SIDE` squares a side."""
+    functional = torch.nn.functional
+    small = functional.interpolate(picture[None], (PIXEL_SIDE, PIXEL_SIDE), mode="area")
+    return functional.interpolate(small, picture.shape[1:], mode="nearest")[0]
+
+
+def spread(rng: random.Random, count: int) -> list[tuple[float, float, float]]:
+    """Centres and sizes of things that do not cover each other."""
+    if count == 1:
+        size = rng.uniform(*ALONE)
+        room = (1 - size) / 2
+        return [(0.5 + rng.uniform(-room, room), 0.5 + rng.uniform(-room, room), size)]
+    largest = TOGETHER[1]
+    while True:
+        for _ in range(TRIES):
+            found = []
+            for _ in range(count):
+                size = rng.uniform(TOGETHER[0] * largest / TOGETHER[1], largest)
+                found.append((rng.uniform(size / 2, 1 - size / 2),
+                              rng.uniform(size / 2, 1 - size / 2), size))
+            if all(max(abs(a[0] - b[0]), abs(a[1] - b[1])) > APART * (a[2] + b[2]) / 2
+                   for number, a in enumerate(found) for b in found[:number]):
+                return found
+        largest *= 0.9  # so many do not fit at this size
+
+
+def any_scene(rng: random.Random, art: Art) -> Scene:
+    """A scene by chance: one thing in half of them, colours and grounds in a third each."""
+    style = rng.choices(STYLES, (6, 2, 1, 1))[0]
+    count = rng.choices(range(1, THINGS_MAX + 1), (8, 4, 2, 2))[0]
+    labels = [label for label in art.labels if art.has(style, label)]
+    chosen = rng.choices(labels, k=count)
+    if count > 1 and rng.random() < 0.4:
+        chosen = [chosen[0]] * count
+    things = []
+    for label, (x, y, size) in zip(chosen, spread(rng, count), strict=True):
+        paints = style != "outline" and art.hues[label] is not None and rng.random() < 0.35
+        things.append(Thing(label, rng.choice(list(HUES)) if paints else None, x, y, size))
+    ground = rng.choice(list(BACKGROUNDS)) if rng.random() < 0.35 else "white"
+    return Scene(tuple(things), ground, style)
