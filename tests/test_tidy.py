@@ -494,13 +494,15 @@ server/page/visit
 
 
 def test_tests_lie_where_their_module_does() -> None:
-    """The test of smalti/a/b.py, or b.js, is tests/a/test_b.py or the folder tests/a/b."""
+    """The test of smalti/a/b.py, or b.js, is tests/a/test_b.py or the folder tests/a/b; that of
+    training/b.py is tests/training/test_b.py."""
     lost, topics = [], set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         folder = path.parent.relative_to(ROOT / "tests")
         if folder.parts and folder.parts[0] not in ("fuzz", "programs", "replay"):
             name = ASPECTS.sub("", path.stem.removeprefix("test_"))
-            home, topic = SOURCE / folder / name, path.stem.removeprefix("test_")
+            above = ROOT if folder.parts[0] == "training" else SOURCE
+            home, topic = above / folder / name, path.stem.removeprefix("test_")
             topics.add(f"{folder.as_posix()}/{topic}")
             found = home.is_dir() or any(
                 home.with_suffix(ending).exists() for ending in (".py", ".js"))
