@@ -406,7 +406,8 @@ class Patch(Lines):
         self.begin(rows, self.by_rows)
         with b.once({}):
             for spot in self.spots:
-                pixel = product.pixel_of_tile(b, first, spot.outer, rows, outer)
+                pixel = product.pixel_of_tile(b, first, spot.outer, rows, outer,
+                                              schedule.tile_k >= product.depth)
                 self.add({n: b.let(at) for n, at in product.origin(pixel).items()})
 
     @property
