@@ -107,6 +107,7 @@ class FakeCluster:
         self.closed = True
 
 
-def need_ray() -> None:
-    """Leave the tests of a file out where Ray is absent."""
-    pytest.importorskip("ray", reason="Ray is absent: pip install 'smalti[ray]', if it has a wheel")
+def need_ray(module: str = "ray", extra: str = "ray") -> None:
+    """Leave tests out where Ray, or a part of it, is absent."""
+    pytest.importorskip(module, reason=f"{module} is absent: pip install 'smalti[{extra}]', if it "
+                                       f"has a wheel")

@@ -21,6 +21,7 @@ from smalti.server.archive import JobRecord, PictureRecord
 
 if TYPE_CHECKING:
     from smalti.diffusion.result import Result
+    from smalti.server.messages import Finished
     from smalti.server.thumbnails import Thumbnails
     from smalti.server.upscaling import Enlarged
 
@@ -48,7 +49,8 @@ class Gallery:
 
         return Thumbnails(self.root / THUMBNAILS)
 
-    def write(self, job: JobRecord, result: Result | Enlarged) -> list[PictureRecord]:
+    def write(self, job: JobRecord, result: Result | Enlarged | Finished
+              ) -> list[PictureRecord]:
         """Write the pictures of a job; all of them, or none. Raises OutputError."""
         from smalti.diffusion.made_picture import save_whole
 

@@ -48,7 +48,7 @@ def create_job(site: Site, call: Asking) -> Any:
     asked = opened_any(call.body, site.folders())
     device = asked.device
     if device is not None:
-        known = [str(placed(worker.device)) for worker in site.workers]
+        known = [worker.place for worker in site.workers]
         if device not in known:  # parts may be named in another order
             with suppress(InputError):
                 device = str(placed(device))
@@ -135,10 +135,9 @@ def pause_jobs(site: Site, call: Asking) -> Any:
 
 def list_devices(site: Site, call: Asking) -> Any:
     """What pictures are made on, and all that is there."""
-    from smalti.diffusion.placement import placed
     from smalti.runtime.devices import devices
 
-    return {"working": [str(placed(worker.device)) for worker in site.workers],
+    return {"working": [worker.place for worker in site.workers],
             "devices": [{"id": each.id, "name": each.name, "kind": each.kind,
                          "memory_bytes": each.memory_bytes, "cores": each.cores}
                         for each in devices()]}

@@ -58,6 +58,18 @@ class LatestPreview:
         self.paint().save(stream, "JPEG", quality=QUALITY)
         return stream.getvalue()
 
+    @classmethod
+    def made(cls, number: int, jpeg: bytes) -> LatestPreview:
+        """One whose file is there already."""
+        def paint() -> Image.Image:
+            from PIL import Image
+
+            return Image.open(io.BytesIO(jpeg))
+
+        found = cls(number, paint)
+        found.__dict__["jpeg"] = jpeg
+        return found
+
     @property
     def painted(self) -> bool:
         """Whether somebody has asked for the file already."""
@@ -181,6 +193,10 @@ class Previews:
             return None
         self._shown[id] = LatestPreview(step.index + 1, paint)
         return step.index + 1
+
+    def receive(self, id: str, number: int, jpeg: bytes) -> None:
+        """Show a job by a preview that was made elsewhere."""
+        self._shown[id] = LatestPreview.made(number, jpeg)
 
     def learn(self, path: Path, how: JobPreviews, step: Step, downscale: int) -> None:
         """See in a picture that was made, the result of its last step, what the latents of an

@@ -15,6 +15,7 @@ from smalti.server.gallery import Gallery
 from smalti.server.hashes import Hashes
 from smalti.server.previews import Previews
 from smalti.server.queue import JobQueue
+from smalti.server.remote import RemoteWorker, Send
 from smalti.server.times import JobTimes
 from smalti.server.worker import DeviceWorker
 
@@ -32,7 +33,8 @@ class Site:
 
     `loading` is what all models are loaded with: `memory`, `threads`, `precision`. Nothing that
     makes pictures is loaded before the first of them is asked for. Without `keep_sent`, pictures
-    are deleted when they are sent to a program that waits for them.
+    are deleted when they are sent to a program that waits for them. With `send`, pictures are made
+    elsewhere, by as many replicas as `remote` says at a time (see `remote`), not on devices here.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -44,8 +46,8 @@ class Site:
     """
 
     def __init__(self, output: Path, models: Sequence[Path] = (),
-                 devices: Sequence[str] = ("auto",), keep_sent: bool = True, **loading: Any
-                 ) -> None:
+                 devices: Sequence[str] = ("auto",), keep_sent: bool = True,
+                 send: Send | None = None, remote: int = 1, **loading: Any) -> None:
         self._keep_sent, self._stopped = keep_sent, False
         self.gallery = Gallery(output)
         self.archive = Archive(output / ARCHIVE)
@@ -60,8 +62,10 @@ class Site:
         self._opening = threading.Lock()
         for job in self.archive.recover():
             self.gallery.clean(job)
-        self.workers = [DeviceWorker(self.queue, self.gallery, self.previews, self.times,
-                                     self.folders, device, **loading) for device in devices]
+        self.workers: list[DeviceWorker | RemoteWorker] = (
+            [RemoteWorker(self.queue, self.gallery, self.previews, send, remote)] if send else
+            [DeviceWorker(self.queue, self.gallery, self.previews, self.times, self.folders,
+                          device, **loading) for device in devices])
 
     def folders(self) -> ModelFolders:
         """The models that are found."""

@@ -63,6 +63,13 @@ class DeviceWorker:
     def _folders(self) -> ModelFolders:
         return self._folders_of()
 
+    @property
+    def place(self) -> str:
+        """Its device, or devices of parts, by their ids."""
+        from smalti.diffusion.placement import placed
+
+        return str(placed(self.device))
+
     def start(self) -> None:
         """Begin to take jobs."""
         self._keeper.start()
@@ -82,10 +89,8 @@ class DeviceWorker:
 
     def _work(self) -> None:
         late.load()
-        from smalti.diffusion.placement import placed
-
         with suppress(SmaltiError):  # each job then fails with what it says
-            self.device = str(placed(self.device))
+            self.device = self.place
         with suppress(OSError):  # the same; a thread that ends here would begin for ever
             self._folders.all()  # loads what the first request needs, while nobody waits for it
         while (job := self._queue.take(self.device)) is not None:

@@ -1,0 +1,185 @@
+"""The server on a cluster of Ray, by Ray Serve: a front, and replicas that make pictures.
+
+    requests -> Serve's proxy -> the front: HTTP, queue, gallery -> routing.py -> replicas
+
+The front is one process, with the server's own queue and the same HTTP APIs; replicas, each with a
+device, come when jobs wait, and go when none do. `serve run smalti.server.on_ray:app models=/m`
+begins it, and so does a file of Serve or KubeRay: docs/cluster.md. Ray Serve is an extra, which
+nothing but this module knows of: `pip install 'smalti[serve]'`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from smalti import settings
+from smalti.diffusion.keywords import check_known
+from smalti.errors import InputError
+from smalti.server.archive import JobRecord
+from smalti.server.messages import Message
+from smalti.server.remote import ReplicaLostError
+from smalti.server.replica import PictureReplica
+from smalti.server.routing import PATIENCE_SECONDS, Routing
+from smalti.server.serve import TOKEN_CHARACTERS_MIN, application, is_loopback
+from smalti.server.site import Site
+from smalti.server.worker import PIPELINES_KEPT
+
+OPTIONS: Mapping[str, Any] = {
+    "models": "", "output": "smalti-pictures", "host": "127.0.0.1", "replicas_min": 0,
+    "replicas_max": 1, "cores": 1.0, "gpus": 0.0, "idle_seconds": 300.0,
+    "patience_seconds": PATIENCE_SECONDS, "device": "auto", "precision": "auto", "threads": 0,
+    "memory": ""}
+"""What `app` takes, and what it is where nothing is said."""
+FRONT_ONGOING_MAX = 1000
+"""Requests that the front answers at a time; most of them wait."""
+
+
+def model_router() -> type:
+    """The class of what gives each job to a replica, as `Routing` says."""
+    from ray.serve.request_router import RequestRouter
+
+    class ModelRouter(RequestRouter):
+        """Serve's choice of a replica, by the models that each has."""
+
+        def initialize_state(self, patience_seconds: float) -> None:
+            """What is known of replicas: nothing yet."""
+            self._routing = Routing(PIPELINES_KEPT, patience_seconds)
+
+        async def choose_replicas(self, candidate_replicas: list[Any],
+                                  pending_request: Any = None) -> list[list[Any]]:
+            """Groups of replicas, of which a later one is asked if none before it is free."""
+            if pending_request is None:
+                return [candidate_replicas]
+            pending_request.routing_context.should_backoff = True  # while none is free
+            here = {str(each.replica_id): each for each in candidate_replicas}
+            self._routing.alive(here.keys())
+            waited = time.time() - pending_request.created_at
+            order = self._routing.order([*here], pending_request.args[1], waited)
+            return [[here[name] for name in group] for group in order]
+
+        def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
+            """A replica was given a job."""
+            self._routing.sent(str(replica_id), pending_request.args[1])
+
+    return ModelRouter
+
+
+def __getattr__(name: str) -> Any:
+    """`ModelRouter`, by which Serve asks this module for it: the module is there without Ray, too,
+    the class is not."""
+    if name == "ModelRouter":
+        return model_router()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class Replica:
+    """Makes pictures on its device, a job at a time."""
+
+    def __init__(self, models: list[str], device: str, loading: dict[str, Any]) -> None:
+        self._made = PictureReplica(models, device, **loading)
+
+    def make(self, job: JobRecord, model: str) -> Generator[Message, None, None]:
+        """What is told of a job; `model` is what it is routed by."""
+        yield from self._made.make(job)
+
+
+class Front:
+    """The server: its HTTP, queue and gallery."""
+
+    def __init__(self, replicas: Any, asked: dict[str, Any]) -> None:
+        self._make = replicas.options(stream=True).make
+        self._site = Site(Path(asked["output"]), folders_of(asked), send=self.send,
+                          remote=asked["replicas_max"])
+        self.answer = application(self._site, asked["host"], settings.token())
+        self._site.start()
+
+    def send(self, job: JobRecord) -> Generator[Message, None, None]:
+        """Have a job made by a replica."""
+        from ray.exceptions import RayError
+        from ray.serve.exceptions import RayServeException
+
+        told = self._make.remote(job, str(job.request.get("model") or ""))
+        try:
+            yield from told
+        except (RayError, RayServeException) as error:
+            raise ReplicaLostError(str(error).partition("\n")[0]) from None
+        finally:
+            told.cancel()
+
+    def __del__(self) -> None:
+        self._site.stop()
+
+
+async def forwarded(scope: Any, receive: Any, send: Any) -> None:
+    """The ASGI application of the front that is in this process."""
+    from ray import serve
+
+    if scope["type"] == "lifespan":
+        while True:
+            message = await receive()
+            await send({"type": f"{message['type']}.complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+    await serve.get_replica_context().servable_object.answer(scope, receive, send)
+
+
+def answering() -> Any:
+    """What Serve asks for: the application, when it is in the process of the front."""
+    return forwarded
+
+
+def folders_of(asked: Mapping[str, Any]) -> list[Path]:
+    """The folders of models, which are given with `:` between them."""
+    return [Path(each) for each in asked["models"].split(":") if each]
+
+
+def checked(args: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, of the types that they have. Raises InputError for others."""
+    check_known(args, [*OPTIONS])
+    found = dict(OPTIONS)
+    for name, given in args.items():
+        kind = type(OPTIONS[name])
+        try:
+            found[name] = kind(given)
+        except (TypeError, ValueError):
+            raise InputError(f"{name} is {given!r:.80}; expected a {kind.__name__}") from None
+    if not 0 <= found["replicas_min"] <= found["replicas_max"]:
+        raise InputError(f"replicas_min is {found['replicas_min']}, and replicas_max "
+                         f"{found['replicas_max']}; expected 0 <= replicas_min <= replicas_max")
+    return found
+
+
+def check_token(host: str, token: str | None) -> None:
+    """Raise InputError where others are let in, and no token keeps anybody out."""
+    if not is_loopback(host) and len(token or "") < TOKEN_CHARACTERS_MIN:
+        raise InputError(f"host is {host!r:.80}, which lets other computers in; set SMALTI_TOKEN "
+                         f"to a token of at least {TOKEN_CHARACTERS_MIN} characters, on all nodes")
+
+
+def app(args: Mapping[str, Any]) -> Any:
+    """The application of Serve; `args` are `OPTIONS`."""
+    from ray import serve
+    from ray.serve.config import RequestRouterConfig
+
+    asked = checked(args)
+    check_token(asked["host"], settings.token())
+    loading = {"precision": asked["precision"], "threads": asked["threads"] or None,
+               "memory": asked["memory"] or None}
+    replicas = serve.deployment(Replica, name="replicas").options(
+        max_ongoing_requests=1,
+        ray_actor_options={"num_cpus": asked["cores"], "num_gpus": asked["gpus"]},
+        autoscaling_config={
+            "min_replicas": asked["replicas_min"], "max_replicas": asked["replicas_max"],
+            "target_ongoing_requests": 1, "upscale_delay_s": 0.0,
+            "downscale_delay_s": asked["idle_seconds"]},
+        request_router_config=RequestRouterConfig(
+            request_router_class=f"{__name__}:ModelRouter", initial_backoff_s=0.05,
+            request_router_kwargs={"patience_seconds": asked["patience_seconds"]}),
+    ).bind([str(each) for each in folders_of(asked)], asked["device"], loading)
+    front = serve.deployment(serve.ingress(answering)(Front), name="front").options(
+        num_replicas=1, max_ongoing_requests=FRONT_ONGOING_MAX,
+        ray_actor_options={"num_cpus": 0})
+    return front.bind(replicas, asked)

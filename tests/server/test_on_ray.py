@@ -1,0 +1,62 @@
+"""The server on Ray Serve: what it is asked for, and, where Ray Serve is here, all of it on
+loopback. `pip install 'smalti[serve]'`; without it there is one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from clusters import need_ray
+
+from smalti.errors import InputError
+from smalti.server import on_ray
+from smalti.server.on_ray import check_token, checked, folders_of
+
+
+def test_options_have_types_and_names() -> None:
+    found = checked({"models": "/a:/b", "replicas_max": "4", "gpus": 1})
+    assert found["replicas_max"] == 4 and found["gpus"] == 1.0 and found["replicas_min"] == 0
+    assert folders_of(found) == [Path("/a"), Path("/b")]
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"replica": 3}, "replica"), ({"cores": "many"}, "cores is 'many'; expected a float"),
+    ({"replicas_min": 2}, "replicas_min is 2, and replicas_max 1"),
+    ({"replicas_min": -1}, "expected 0 <= replicas_min")])
+def test_what_cannot_be_is_refused(given: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        checked(given)
+
+
+def test_others_are_let_in_with_a_token_only() -> None:
+    for token in (None, "short"):
+        with pytest.raises(InputError, match="set SMALTI_TOKEN to a token of at least 8"):
+            check_token("smalti.example", token)
+    check_token("smalti.example", "12345678")
+    check_token("127.0.0.1", None)
+
+
+def test_the_module_has_no_other_names() -> None:
+    assert not hasattr(on_ray, "Router")
+
+
+@pytest.mark.sweep
+def test_models_are_loaded_once_a_replica_and_the_front_answers(models: Path, tmp_path: Path
+                                                                ) -> None:
+    need_ray("ray.serve", "serve")
+    run = subprocess.run(
+        [sys.executable, "bench/serve_ray.py", "--models", str(models), "--clients", "4",
+         "--jobs", "8", "--json"], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", *sys.path]),
+             "SMALTI_CACHE": str(tmp_path)}, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    found = json.loads(run.stdout.strip().splitlines()[-1])
+    assert found["states"] == {"done": 8} and found["pings"] > 0
+    loads = Counter(map(tuple, found["loads"]))
+    assert loads and set(loads.values()) == {1}
