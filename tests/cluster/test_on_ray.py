@@ -122,7 +122,7 @@ def test_a_node_that_is_killed_twice_costs_no_picture(two_nodes: Any, model_path
     def tell(line: str) -> None:
         """Go on when both nodes have workers, those that came for others included."""
         told.append(line)
-        if sum("workers on cpu" in each for each in told) == 2 + kills:
+        if sum("workers on cpu" in each for each in told) >= 2 + kills:
             hold.unlink(missing_ok=True)
 
     cluster = joined(two_nodes.address)

@@ -195,17 +195,22 @@ class ClusterCrew(Crew):
 
     def has_room(self) -> bool:
         """Whether a worker has fewer records than it may have."""
-        return any(len(queue) < WAITING for queue in self._queues.values())
+        return bool(self._open())
 
     def give(self, record: BatchRecord) -> None:
         """Give a record to the worker that has the fewest."""
-        number = min(self._queues, key=lambda number: len(self._queues[number]))
-        station = next(each for each in self._stations.values() if number in each.workers)
+        number, station = min(self._open(), key=lambda each: len(self._queues[each[0]]))
         names = pictures_of(record)
         ticket = self._cluster.ask(station.workers[number][0], "make", record, names,
                                    *map(self._content, names))
         self._making[ticket] = station, number, record
         self._queues[number].append(ticket)
+
+    def _open(self) -> list[tuple[int, _Station]]:
+        """Workers that can be given a record: none of a node that has lost one, until a scout found
+        that the node is still there, so that a record is to blame for no loss but its own."""
+        return [(number, station) for station in self._stations.values() if station.devices
+                for number in station.workers if len(self._queues[number]) < WAITING]
 
     def answers(self) -> Iterator[tuple[BatchRecord, BatchOutcome | Died]]:
         """What became of records; pictures are in the folder by then."""
@@ -273,6 +278,10 @@ class ClusterCrew(Crew):
         alive = {node.id: node for node in self._cluster.nodes()}
         for gone in self._stations.keys() - alive.keys():
             station = self._stations[gone]
+            station.devices = ()
+            for number in [each for each in station.workers if not self._queues[each]]:
+                self._cluster.end(station.workers.pop(number)[0])
+                del self._queues[number]
             if not station.workers and station not in self._scouting.values():
                 del self._stations[gone]
         for id, node in alive.items():
