@@ -97,7 +97,8 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit("".join(lines[-30:]))
     reader = threading.Thread(target=lambda: lines.extend(server.stdout or ()))
     reader.start()
-    names = [each["name"] for each in ask("GET", "/api/models")["models"]]
+    names = [each["name"] for each in ask("GET", "/api/models")["models"]
+             if each["kind"] == "model"]
     pings: list[float] = []
     states: list[str] = []
     begun = time.perf_counter()
