@@ -44,7 +44,14 @@ ADAPTERS = {
 }
 OTHERS = ("hyperrealism", "HyperRealism", "hyper_detailed_v2", "epicPhotogasm", "falcm",
           "turboprop", "enlightening", "model", "", "step by step", "12 steps to heaven")
-STYLES = ("lightning", "Lightning in the sky", "turbo car", "hyper-sd", "porsche_911_turbo_v2")
+STYLES = ("lightning", "Lightning in the sky", "turbo car", "hyper-sd", "porsche_911_turbo_v2",
+          "krea2_turbo_castles_lora", "anima_turbo_lora_castles", "turbo_lora")
+NEWER = {  # adapter that makes a model one of few steps -> the family, steps
+    "krea2_turbo_lora_rank_64_bf16": ("krea2", 8), "Krea-2-Turbo-LoRA": ("krea2", 8),
+    "anima-turbo-lora-v0.2": ("anima", 10), "anima_preview2_turbo_lora": ("anima", 10),
+    "FLUX.2-dev-Turbo": ("flux2-dev", 8), "Flux_2-Turbo-LoRA_comfyui": ("flux2-dev", 8),
+    "Qwen-Image-2512-Turbo-LoRA": ("qwen-image", 4),
+    "Qwen-Image-Lightning-8steps-V1.0": ("qwen-image", 8)}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -57,6 +64,19 @@ def test_names_of_models(name: str) -> None:
 def test_names_of_adapters(name: str) -> None:
     found = distilled_adapter(DISTILLED, name)
     assert found is not None and (found.word, found.values["steps"]) == ADAPTERS[name]
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_names_of_adapters_of_newer_families(name: str) -> None:
+    family, steps = NEWER[name]
+    found = distilled_adapter(families()[family].recommended, name)
+    assert found is not None and (found.values["steps"], found.values["guidance"]) == (steps, 1)
+
+
+def test_keys_and_values_in_the_name_of_an_adapter_are_no_klein_kv() -> None:
+    """It would make pictures of the base in 4 steps without guidance."""
+    table = families()["flux2"].recommended
+    assert distilled(table, "flux-2-klein-9b-kv") and not distilled_adapter(table, "kv lora")
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -112,4 +132,5 @@ def test_any_text_is_a_name(name: str) -> None:
         found, adapter = distilled(table, name), distilled_adapter(table, name)
         assert adapter in (None, found)
         if adapter is not None and adapter.word in COMMON_WORDS and not adapter.steps:
-            assert any(base in words(name) for base in ("sd", "xl", "flux"))
+            assert any(base in words(name)
+                       for base in ("sd", "xl", "flux", "qwen image", "krea", "anima"))

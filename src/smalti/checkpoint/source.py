@@ -172,12 +172,6 @@ def _text_encoders(source: FoundModel, path: Path) -> dict[str, dict[str, Stored
     opened = _open_part(path, TEXT)
     known = {each.encoder.name: each.encoder for each in families()[kind.family].texts}
     found = {part: _parameters(opened.tensors, part) for part in known}
-    told = opened.metadata.get(ARCHITECTURE, "")
-    for part, encoder in known.items():
-        if not found[part] and encoder.architecture and encoder.architecture == told:
-            found[part] = {inside(part) + name.removeprefix(inside(other)): tensor
-                           for other in opened.parts for name, tensor in _parameters(
-                               opened.tensors, other).items()}
     others = [part for part in opened.parts if part not in (*known, DENOISER, VAE)]
     if others and not any(found.values()):
         raise CheckpointError(
@@ -217,7 +211,21 @@ def _open_part(path: Path, part: str) -> FoundModel:
         raise CheckpointError(f"{path} holds no {wanted}: it is {kind.words}; give a file with "
                               f"{'an' if part == VAE else 'a'} {wanted} in it")
     bare = part if kind is None else ALONE.get(kind.id)
-    return FoundModel(path, file.format, _entered(file, bare, None), kind, file.metadata)
+    return FoundModel(path, file.format, _as_stated(_entered(file, bare, None), file.metadata),
+                      kind, file.metadata)
+
+
+def _as_stated(tensors: dict[str, StoredTensor],
+               metadata: Mapping[str, str]) -> dict[str, StoredTensor]:
+    """The tensors as those of the text encoder that a GGUF file states, where their names are as
+    well those of another one."""
+    encoders, stated = text_encoders(), metadata.get(ARCHITECTURE, "")
+    ours = next((each for each in encoders.values() if each.architecture == stated), None)
+    if ours is None or not ours.architecture:
+        return tensors
+    starts = tuple(each.inside for each in encoders.values())
+    return {next((ours.inside + name.removeprefix(start) for start in starts
+                  if name.startswith(start)), name): tensor for name, tensor in tensors.items()}
 
 
 def _parameters(tensors: Mapping[str, StoredTensor], part: str) -> dict[str, StoredTensor]:
@@ -237,7 +245,7 @@ def _open_file(path: Path) -> FoundModel:
     bare = ALONE.get(kind.id) if kind else None
     if kind is not None and kind.supported and not whole:
         bare = DENOISER
-    tensors = _entered(file, bare, kind.family if kind else None)
+    tensors = _as_stated(_entered(file, bare, kind.family if kind else None), file.metadata)
     source = FoundModel(path, file.format, tensors, kind, file.metadata, file.notes)
     known = [f"it is {titles()[part]}" for part in source.parts if bare == TEXT]
     latent = source.shapes.get(LATENT_TENSOR, ())

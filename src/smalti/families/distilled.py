@@ -52,8 +52,13 @@ LCM_WHOLE: Values = {"steps": 4, "guidance": 1.0, "distilled_guidance": 8.5, "sa
 FEW_MAX = 16
 """Steps of the longest walks that models were distilled to (Hyper-SD for FLUX.1)."""
 
-COMMON_WORDS = ("turbo", "lightning", "hyper")
+COMMON_WORDS = ("turbo", "lightning", "hyper", "kv")
 """These mean other things, too: an adapter may be of lightning in the sky."""
+
+_WHOLE = (r"(?:sd|xl|flux)[ \d]*(?:dev )?{word}"
+          r"|(?:qwen image|krea|anima)[ \d]*(?:raw |preview\d? )?{word} lo ?ra"
+          r"(?: ?(?:v|r|rank|bf|fp|\d))*$")
+"""A distilled model as an adapter. Behind Krea's and Anima's, names of styles for it go on."""
 
 _CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _STEPS = re.compile(r"(?<!\d)([1-9]\d?) ?steps?(?![a-z])")
@@ -130,14 +135,16 @@ def distilled_adapter(recommended: Recommended, *names: str) -> Distilled | None
     >>> distilled_adapter(DISTILLED, "lightning-in-the-sky")
     >>> distilled_adapter(DISTILLED_FLOW, "FLUX.1-Turbo-Alpha").word
     'turbo'
+    >>> distilled_adapter(DISTILLED_FLOW, "krea2_turbo_lora_rank64").word
+    'turbo'
+    >>> distilled_adapter(DISTILLED_FLOW, "krea2_turbo_lora_of_castles")
     """
     few = {word: values for word, values in recommended.items()
            if Distilled(word, values, False).few}
     found = distilled(few, *names)
     if found is None or found.steps or found.word not in COMMON_WORDS:
         return found
-    of_a_model = re.search(rf"(?:sd|xl|flux)[ \d]*{found.word}", words(*names))
-    return found if of_a_model else None
+    return found if re.search(_WHOLE.replace("{word}", found.word), words(*names)) else None
 
 
 def _told(word: str, values: Values, text: str, shown: str = Distilled.shown) -> Distilled:

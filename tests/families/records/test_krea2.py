@@ -80,10 +80,8 @@ def test_qwen3_is_refused(tmp_path: Path, weights: tiny.Weights) -> None:
         load(denoiser, vae=vae)
 
 
-@pytest.mark.parametrize("architecture", ["qwen3vl", "qwen3"])
-def test_gguf_files_are_told_by_their_architecture(tmp_path: Path, weights: tiny.Weights,
-                                                   architecture: str) -> None:
-    denoiser, vae = parts(tmp_path, weights)
+def gguf(path: Path, weights: tiny.Weights, architecture: str) -> Path:
+    """The text encoder in a GGUF file, which states what it is."""
     stored = tiny.text_encoder(CONFIG, weights, "qwen3vl")
     tensors = []
     for ours, rule in LANGUAGE_GGUF.items():
@@ -92,9 +90,16 @@ def test_gguf_files_are_told_by_their_architecture(tmp_path: Path, weights: tiny
             if value is not None:
                 tensors.append(GgufTensor(rule[0].name.replace("*", str(block)), value.shape, "f16",
                                           lambda value=value: value))
-    path = tmp_path / "encoder.gguf"
     with path.open("wb") as file:
         write_gguf(file, {"general.architecture": architecture}, tensors)
+    return path
+
+
+@pytest.mark.parametrize("architecture", ["qwen3vl", "qwen3"])
+def test_gguf_files_are_told_by_their_architecture(tmp_path: Path, weights: tiny.Weights,
+                                                   architecture: str) -> None:
+    denoiser, vae = parts(tmp_path, weights)
+    path = gguf(tmp_path / "encoder.gguf", weights, architecture)
     if architecture == "qwen3":
         with pytest.raises(CheckpointError, match="holds the text encoder Qwen3, which"):
             load(denoiser, [path], vae)
@@ -103,6 +108,16 @@ def test_gguf_files_are_told_by_their_architecture(tmp_path: Path, weights: tiny
     assert found.config.texts == CONFIG.texts
     name = f"{tiny.inner_prefix(CONFIG, 'qwen3vl')}layers.34.mlp.up_proj.weight"
     np.testing.assert_array_equal(found.read(name), weights[name])
+
+
+def test_a_gguf_file_of_qwen3_vl_is_no_qwen3(tmp_path: Path, weights: tiny.Weights) -> None:
+    """Models that read Qwen3 would make other pictures of it without a word."""
+    path = gguf(tmp_path / "encoder.gguf", weights, "qwen3vl")
+    assert "the text encoder Qwen3-VL" in str(inspect(path))
+    denoiser = tiny.part(tiny.random_weights(tiny.WORDLESS["z-image"]), tiny.DENOISER)
+    with pytest.raises(CheckpointError, match="holds the text encoder Qwen3-VL, which a Z-Image .*"
+                                              "; it reads the text encoder Qwen3$"):
+        load(tiny.write(tmp_path / "z.safetensors", denoiser), [path])
 
 
 def test_a_text_encoder_of_another_size_does_not_fit() -> None:
