@@ -126,7 +126,7 @@ FLUX2_DEV = ModelConfig(
 
 WORDLESS = {name: replace(config, texts={text: replace(part, vocab_size=96)
                                          for text, part in config.texts.items()})
-            for name, config in FAMILIES.items()}
+            for name, config in [*FAMILIES.items(), ("flux2-dev", FLUX2_DEV)]}
 """The same with so few tokens that they read no prompts, but are written at once."""
 
 TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole model
