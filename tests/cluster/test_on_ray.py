@@ -7,21 +7,22 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from cli.test_commands import run
+from cluster_workers import Counts, HeldWorker
 from clusters import need_ray
 
 from smalti.batch.crew import made_by
 from smalti.batch.folder import BatchFolder
-from smalti.batch.records import BatchRecord, records
+from smalti.batch.records import records
 from smalti.batch.run import made, resolved
-from smalti.batch.spread import ClusterCrew, PictureWorker, SpreadWork
+from smalti.batch.spread import ClusterCrew, SpreadWork
 from smalti.batch.table import BatchRow
 from smalti.batch.worker import BatchWork
 from smalti.cluster.interface import Declined, Lost, Told
@@ -32,6 +33,8 @@ from smalti.errors import InputError
 need_ray()
 pytestmark = pytest.mark.sweep
 STORE_BYTES = 100 << 20
+SECONDS = 120
+"""That an answer may take on a computer that is busy with others."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(["src", "tests/material", "."]))
+        patch.setenv("PYTHONPATH", os.pathsep.join(["src", "tests/material"]))
         patch.setenv("SMALTI_CACHE", str(tmp_path_factory.mktemp("cache")))
         cluster = Cluster(initialize_head=True, head_node_args={
             "num_cpus": 1, "include_dashboard": False, "object_store_memory": STORE_BYTES})
@@ -53,57 +56,43 @@ def second(cluster: Any) -> Any:
     return cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
 
 
-class Counts:
-    """A worker of tests."""
-
-    def pid(self) -> int:
-        return os.getpid()
-
-    def refuse(self, content: bytes) -> None:
-        raise InputError(f"{len(content)} bytes are too many")
-
-    def fail(self) -> None:
-        raise ZeroDivisionError
+@pytest.fixture
+def only_here(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module that no node has."""
+    module: Any = ModuleType("only_here")
+    module.Counts = type("Counts", (Counts,), {"__module__": module.__name__})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
 
 
-def test_what_is_asked_is_told_refused_raised_or_lost(two_nodes: Any) -> None:
+def test_what_is_asked_is_told_refused_raised_or_lost(two_nodes: Any, only_here: Any) -> None:
     cluster = joined(two_nodes.address)
     try:
         nodes = cluster.nodes()
         assert [node.cores for node in nodes] == [1, 1] and len({node.id for node in nodes}) == 2
         one = cluster.begin(nodes[0], 1, Counts, ())
         two = cluster.begin(nodes[1], 1, Counts, ())
-        answers = [each.asked("pid", seconds=60) for each in (one, two)]
+        answers = [each.asked("pid", seconds=SECONDS) for each in (one, two)]
         first, other = (answer.value for answer in answers if isinstance(answer, Told))
         assert first != other != os.getpid()
         ticket = cluster.ask(one, "refuse", cluster.share(b"x" * 1000))
-        assert cluster.ready([ticket], 60) == [(ticket, Declined("1000 bytes are too many"))]
+        assert cluster.ready([ticket], SECONDS) == [(ticket, Declined("1000 bytes are too many"))]
         with pytest.raises(ZeroDivisionError):
-            one.asked("fail", seconds=60)
+            one.asked("fail", seconds=SECONDS)
         os.kill(first, signal.SIGKILL)
-        assert isinstance(one.asked("pid", seconds=60), Lost)
+        assert isinstance(one.asked("pid", seconds=SECONDS), Lost)
         cluster.end(two)
-        assert isinstance(two.asked("pid", seconds=60), Lost)
+        assert isinstance(two.asked("pid", seconds=SECONDS), Lost)
+        lacks = cluster.begin(nodes[1], 1, only_here.Counts, ())
+        told = lacks.asked("pid", seconds=SECONDS)
+        assert isinstance(told, Declined) and "No module named 'only_here'" in told.why
         large = cluster.begin(nodes[0], 5, Counts, ())
-        assert isinstance(large.asked("pid", seconds=60), Lost)
+        assert isinstance(large.asked("pid", seconds=SECONDS), Lost)
         fits, waits = (cluster.begin(nodes[1], 1, Counts, ()) for _ in range(2))
-        assert isinstance(fits.asked("pid", seconds=60), Told)
+        assert isinstance(fits.asked("pid", seconds=SECONDS), Told)
         assert cluster.ready([cluster.ask(waits, "pid")], .1) == []
     finally:
         cluster.close()
-
-
-class HeldWorker(PictureWorker):
-    """Makes nothing while a file is there."""
-
-    def __init__(self, hold: Path, *rest: Any) -> None:
-        super().__init__(*rest)
-        self._hold = hold
-
-    def make(self, record: BatchRecord, *rest: Any) -> Any:
-        while self._hold.exists():
-            time.sleep(.01)
-        return super().make(record, *rest)
 
 
 def test_a_node_that_is_killed_twice_costs_no_picture(two_nodes: Any, model_path: Path,
@@ -120,9 +109,10 @@ def test_a_node_that_is_killed_twice_costs_no_picture(two_nodes: Any, model_path
     hold.touch()
 
     def tell(line: str) -> None:
-        """Go on when both nodes have workers, those that came for others included."""
+        """Go on when both nodes have workers, those that came for others included, or never will.
+        """
         told.append(line)
-        if sum("workers on cpu" in each for each in told) >= 2 + kills:
+        if "left out" in line or sum("workers on cpu" in each for each in told) >= 2 + kills:
             hold.unlink(missing_ok=True)
 
     cluster = joined(two_nodes.address)
@@ -138,9 +128,9 @@ def test_a_node_that_is_killed_twice_costs_no_picture(two_nodes: Any, model_path
                 second(two_nodes)
     finally:
         cluster.close()
-    assert kills == 2 and sum("lost a worker" in line for line in told) == 2, told
+    assert not [*filter(None, (each.error for each in outcomes))], told
+    assert kills == 2, told  # whether they had records just then, is chance
     assert sorted(each.digest for each in outcomes) == sorted(each.digest for each in wanted)
-    assert not any(each.error for each in outcomes)
     assert {path.name: path.read_bytes() for path in there.path.glob("*.png")} == \
         {path.name: path.read_bytes() for path in here.path.glob("*.png")}
 

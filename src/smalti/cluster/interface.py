@@ -36,7 +36,8 @@ class Told:
 
 @dataclass(frozen=True)
 class Declined:
-    """The message of a SmaltiError that a method raised; the worker goes on."""
+    """The message of a SmaltiError that a method raised, and the worker goes on; or why no worker
+    can begin on the node, whose code is another."""
 
     why: str
 

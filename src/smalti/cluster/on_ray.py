@@ -129,7 +129,8 @@ class RayCluster:
 
 def _answer(ticket: Ticket, seconds: float) -> Answer:
     """What came of a question. Raises InputError where the cluster itself is gone, and whatever
-    a method raised that is no SmaltiError."""
+    a method raised that is no SmaltiError. A worker that cannot begin, because its node has not
+    the code that it needs, is no loss: it would be lost again and again."""
     import ray
     from ray import exceptions
 
@@ -139,6 +140,9 @@ def _answer(ticket: Ticket, seconds: float) -> Answer:
     try:
         return ray.get(ticket, timeout=seconds)
     except lost as error:
+        if isinstance(error, exceptions.RayActorError) and error.actor_init_failed:
+            return Declined(f"a worker cannot begin there: {str(error).strip().splitlines()[-1]}; "
+                            f"install the same Smalti on all computers of the cluster")
         return Lost(str(error).partition("\n")[0][:WHY_CHARACTERS])
     except exceptions.RaySystemError as error:
         raise InputError(f"the cluster of Ray does not answer any more ({error}); begin it anew, "
