@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from served import HOST, SECONDS, Client, opened, served
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from smalti.errors import InputError
 from smalti.server import endpoint, guard, serve
@@ -115,3 +117,25 @@ def test_a_defect_is_answered_with_the_same_headers() -> None:
     answer = asyncio.run(serve.defect(request, RuntimeError("x")))
     assert answer.status_code == 500
     assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(("token", "address", "status"), [
+    (None, "192.168.0.2", 403), (None, "fd00::1", 403), (None, "127.0.0.1", 200),
+    (None, "::ffff:127.0.0.1", 200), ("12345678", "192.168.0.2", 401)])
+def test_without_a_token_only_its_own_computer_is_let_in(token: str | None, address: str,
+                                                         status: int) -> None:
+    sent: list[int] = []
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("in")(scope, receive, send)
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("status", 0))
+
+    async def receive() -> Message:
+        raise AssertionError("nobody reads")
+
+    asyncio.run(guard.Guard(answer, {"localhost"}, token)({
+        "type": "http", "method": "GET", "path": "/", "raw_path": b"/", "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1:8000")], "client": (address, 1)}, receive, send))
+    assert sent[0] == status

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
+import sqlite3
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,19 @@ import pytest
 from PIL import Image
 from served import SECONDS, opened
 
-from smalti.server.archive import ATTEMPTS_MAX, CANCELLED, DONE, FAILED, JobRecord
-from smalti.server.messages import Advanced, Message
+from smalti.server import on_ray
+from smalti.server.archive import (
+    ATTEMPTS_MAX,
+    CANCELLED,
+    DONE,
+    FAILED,
+    RUNNING,
+    Archive,
+    JobRecord,
+)
+from smalti.server.messages import Advanced, Finished, Message
 from smalti.server.remote import ReplicaLostError, Send
-from smalti.server.replica import PictureReplica
+from smalti.server.replica import PictureReplica, Relay
 from smalti.server.site import Site
 
 APPLE = {"prompt": "a red apple", "model": "tiny", "steps": 2, "seed": 3}
@@ -46,17 +58,18 @@ def made(site: Site, **request: Any) -> JobRecord:
     return site.queue.wait(site.queue.submit({**APPLE, **request}).id, SECONDS)
 
 
-def test_pictures_are_those_of_a_server_that_makes_them(site: Site, tmp_path: Path, models: Path
-                                                        ) -> None:
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.sweep)])
+def test_pictures_are_those_of_a_server_that_makes_them(site: Site, tmp_path: Path, models: Path,
+                                                        count: int) -> None:
     local = opened(tmp_path / "local", models)
     local.start()
     files = []
     for each in (site, local):
-        job = made(each, batch_size=2)
+        job = made(each, batch_size=count)
         assert (job.state, job.message) == (DONE, None) and job.timings["denoise"] > 0
         files.append([each.gallery.file(picture) for picture in each.archive.pictures(job=job.id)])
     local.stop()
-    assert len(files[0]) == 2
+    assert len(files[0]) == count
     for ours, theirs in zip(*files, strict=True):
         with Image.open(ours) as one, Image.open(theirs) as other:
             assert one.tobytes() == other.tobytes() and one.info == other.info
@@ -93,7 +106,54 @@ def test_a_job_that_is_cancelled_stops_there(site: Site, replica: PictureReplica
 
     with site.queue.watching(watch):
         assert made(site, steps=1000).state == CANCELLED
-    assert replica._relay.cancelled and made(site).state == DONE
+    assert replica._relay.unwanted("") and made(site).state == DONE
+
+
+def test_a_replica_of_serve_stops_what_is_cancelled(models: Path, replica: PictureReplica,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: list[str] = []
+    drop = Relay.drop
+
+    def noted(self: Relay, job: JobRecord) -> None:
+        dropped.append(job.id)
+        drop(self, job)
+
+    monkeypatch.setattr(Relay, "drop", noted)
+    served = on_ray.Replica([], "cpu", {})
+    served._made = replica
+    begun = asyncio.Event()
+
+    async def last(id: str, steps: int) -> Message:
+        job = JobRecord(id, RUNNING, 0.0, {**APPLE, "steps": steps}, None, 0.0)
+        async for told in served.make(job, "tiny"):
+            if isinstance(told, Advanced) and told.known.get("step"):
+                begun.set()
+        return told
+
+    async def asked() -> Message:
+        cancelled = asyncio.create_task(last("one", 1000))
+        await asyncio.wait_for(begun.wait(), SECONDS)
+        cancelled.cancel()
+        with suppress(asyncio.CancelledError):
+            await cancelled
+        return await asyncio.wait_for(last("two", 2), SECONDS)
+
+    assert isinstance(asyncio.run(asked()), Finished) and dropped == ["one"]
+
+
+def test_how_a_job_ended_is_noted_again_where_the_disk_is_full(
+        site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, refused = Archive.end, []
+
+    def refuses_once(self: Archive, *given: Any) -> bool:
+        if not refused:
+            refused.append(given)
+            raise sqlite3.OperationalError("database or disk is full")
+        return ends(self, *given)
+
+    monkeypatch.setattr("smalti.server.worker.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(Archive, "end", refuses_once)
+    assert made(site).state == DONE and len(refused) == 1
 
 
 @pytest.mark.parametrize("losses", [1, ATTEMPTS_MAX])

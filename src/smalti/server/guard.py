@@ -4,7 +4,8 @@ A server on this computer is reached by every page that a browser shows. So the 
 gives the server must be one of its own (a foreign name that leads here is DNS rebinding), the page
 that it comes from must be its own (no CORS), and what changes something must be JSON, which foreign
 pages cannot send without being asked for; or a form that comes with a token, which they cannot send
-either. Beyond this computer a token is needed besides.
+either. Beyond this computer a token is needed besides; a server without one answers this computer
+alone, also behind a proxy that others reach.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Collection
+from functools import lru_cache
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -86,7 +88,7 @@ class Guard:
             await send(message)
 
         headers = Headers(scope=scope)
-        refused = (_unsound(scope) or self._guessed(scope, headers)
+        refused = (_unsound(scope) or self._guessed(scope, headers) or self._from_elsewhere(scope)
                    or self._refused(scope["method"], scope["path"], headers))
         if refused is not None and refused.status_code == 401 and "authorization" in headers:
             await self._hold_up(_address(scope))
@@ -99,6 +101,15 @@ class Guard:
             return None
         return problem(429, "TooManyWrongTokens", "too many wrong tokens came from this address; "
                        "try again in a second", {"retry-after": "1"})
+
+    def _from_elsewhere(self, scope: Scope) -> JSONResponse | None:
+        """That another computer asks a server that nothing but its place guards; None where not. A
+        proxy in front of it may listen for others, and the name in a request can be forged."""
+        address = _address(scope)
+        if self._token is not None or from_here(address):
+            return None
+        return problem(403, "Forbidden", f"the request comes from {address:.80}, and a server "
+                                         f"without a token is for its own computer alone")
 
     async def _hold_up(self, address: str) -> None:
         """Let a wrong token wait for those before it."""
@@ -174,6 +185,20 @@ class Guard:
 def _address(scope: Scope) -> str:
     """Where a request comes from."""
     return str((scope.get("client") or ("", 0))[0])
+
+
+@lru_cache(maxsize=64)
+def from_here(address: str) -> bool:
+    """Whether a request from this address comes from this computer; so does one without a network.
+
+    >>> [from_here(each) for each in ("127.0.0.1", "::ffff:127.0.0.1", "192.168.0.2", "")]
+    [True, True, False, True]
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return True
+    return (getattr(found, "ipv4_mapped", None) or found).is_loopback
 
 
 def _is_form(path: str, kind: str, headers: Headers) -> bool:

@@ -10,8 +10,11 @@ nothing but this module knows of: `pip install 'smalti[serve]'`.
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from smalti import settings
 from smalti.diffusion.keywords import check_known
 from smalti.errors import InputError
 from smalti.server.archive import JobRecord
-from smalti.server.messages import Message
+from smalti.server.messages import Advanced, Dropped, Message
 from smalti.server.remote import ReplicaLostError
 from smalti.server.replica import PictureReplica
 from smalti.server.routing import PATIENCE_SECONDS, Routing
@@ -81,9 +84,24 @@ class Replica:
     def __init__(self, models: list[str], device: str, loading: dict[str, Any]) -> None:
         self._made = PictureReplica(models, device, **loading)
 
-    def make(self, job: JobRecord, model: str) -> Generator[Message, None, None]:
-        """What is told of a job; `model` is what it is routed by."""
-        yield from self._made.make(job)
+    async def make(self, job: JobRecord, model: str) -> AsyncGenerator[Message, None]:
+        """What is told of a job; `model` is what it is routed by. Serve ends what it cancels only
+        where that waits, so a thread makes the picture, and this one waits for what it tells."""
+        loop, unwanted = asyncio.get_running_loop(), threading.Event()
+        told: asyncio.Queue[Message] = asyncio.Queue()
+
+        def work() -> None:
+            for message in self._made.make(job, unwanted):
+                loop.call_soon_threadsafe(told.put_nowait, message)
+
+        threading.Thread(target=work, name=f"told of {job.id}", daemon=True).start()
+        try:
+            message: Message = Advanced({})
+            while isinstance(message, Advanced):
+                message = await told.get()
+                yield message
+        finally:
+            unwanted.set()
 
 
 class Front:
@@ -97,17 +115,29 @@ class Front:
         self._site.start()
 
     def send(self, job: JobRecord) -> Generator[Message, None, None]:
-        """Have a job made by a replica."""
+        """Have a job made by a replica; one that becomes unwanted ends at once here, also while it
+        waits for a replica."""
         from ray.exceptions import RayError
         from ray.serve.exceptions import RayServeException
 
+        queue = self._site.queue
         told = self._make.remote(job, str(job.request.get("model") or ""))
-        try:
-            yield from told
-        except (RayError, RayServeException) as error:
-            raise ReplicaLostError(str(error).partition("\n")[0]) from None
-        finally:
-            told.cancel()
+
+        def look(id: str = "") -> None:
+            if queue.unwanted(job.id):
+                with suppress(RayError, RayServeException):
+                    told.cancel()
+
+        with queue.watching(look, steps=False):
+            look()
+            try:
+                yield from told
+            except (RayError, RayServeException) as error:
+                if not queue.unwanted(job.id):
+                    raise ReplicaLostError(str(error).partition("\n")[0]) from None
+                yield Dropped()
+            finally:
+                told.cancel()
 
     def __del__(self) -> None:
         self._site.stop()

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Generator
 
-from smalti.errors import OutputError, SmaltiError
+from smalti.errors import SmaltiError
 from smalti.server.archive import ATTEMPTS_MAX, JobRecord
 from smalti.server.gallery import Gallery
 from smalti.server.messages import Advanced, Failed, Finished, Message
 from smalti.server.previews import Previews
 from smalti.server.queue import JobQueue
+from smalti.server.worker import settle
 
 PLACE = "cluster"
 """What is told as the device of such workers."""
@@ -79,13 +80,13 @@ class RemoteWorker:
             if attempts < ATTEMPTS_MAX:
                 self._queue.drop(job)  # it waits again, where it stood
                 return
-            self._queue.fail(job, "ReplicaLostError", f"{attempts} replicas ended while they made "
-                                                      f"this picture: {error}")
-        except OutputError as error:
-            self._queue.fail(job, "OutputError", str(error))
+            self._fail(job, "ReplicaLostError", f"{attempts} replicas ended while they made this "
+                                                f"picture: {error}")
+        except (SmaltiError, OSError) as error:
+            self._fail(job, type(error).__name__, str(error))
         except BaseException as error:
-            self._queue.fail(job, "Defect", f"a defect in Smalti: {type(error).__name__}: {error}; "
-                                            f"the log of the server has the place")
+            self._fail(job, "Defect", f"a defect in Smalti: {type(error).__name__}: {error}; the "
+                                      f"log of the server has the place")
             raise
         finally:
             messages.close()
@@ -100,8 +101,12 @@ class RemoteWorker:
             self._queue.advance(job.id, **message.known)
         elif isinstance(message, Finished):
             pictures = self._gallery.write(job, message)
-            self._queue.finish(job, pictures, message.warnings, message.timings)
+            settle(self._queue, lambda: self._queue.finish(job, pictures, message.warnings,
+                                                           message.timings))
         elif isinstance(message, Failed):
-            self._queue.fail(job, message.error, message.message)
+            self._fail(job, message.error, message.message)
         else:
             self._queue.drop(job)
+
+    def _fail(self, job: JobRecord, error: str, message: str) -> None:
+        settle(self._queue, lambda: self._queue.fail(job, error, message))

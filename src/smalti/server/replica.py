@@ -44,14 +44,18 @@ class Relay:
     stopping = False
 
     def __init__(self, previews: Previews) -> None:
-        self.told: queue.Queue[Message] = queue.Queue()
-        self.cancelled = False
+        self.begin(threading.Event())
         self._previews = previews
         self._made: Result | Enlarged | None = None
 
+    def begin(self, unwanted: threading.Event) -> None:
+        """A job begins, which is to stop when it is `unwanted`."""
+        self.told: queue.Queue[Message] = queue.Queue()
+        self._unwanted = unwanted
+
     def unwanted(self, id: str) -> bool:
         """Whether the job is to stop."""
-        return self.cancelled
+        return self._unwanted.is_set()
 
     def advance(self, id: str, **known: Any) -> None:
         """Tell how far a job has come."""
@@ -104,23 +108,25 @@ class PictureReplica:
                  ) -> None:
         folders, previews = ModelFolders([Path(each) for each in models]), Previews(lambda: True)
         self._relay = Relay(previews)
+        self._one = threading.Lock()
         self._worker = ReplicaWorker(cast(JobQueue, self._relay), cast(Gallery, self._relay),
                                     previews, JobTimes(), lambda: folders, device, **loading)
 
-    def make(self, job: JobRecord) -> Iterator[Message]:
-        """What is told of a job until it has ended; who closes this ends it within a step."""
-        self._relay.cancelled = False
-        told: queue.Queue[Message] = queue.Queue()
-        self._relay.told = told
-        thread = threading.Thread(target=self._worker.make, args=(job,), name=f"job {job.id}",
-                                  daemon=True)
-        thread.start()
-        try:
-            while True:
-                message = told.get()
-                yield message
-                if not isinstance(message, Advanced):
-                    return
-        finally:
-            self._relay.cancelled = True
-            thread.join()
+    def make(self, job: JobRecord, unwanted: threading.Event | None = None) -> Iterator[Message]:
+        """What is told of a job until it has ended; who closes this, or sets `unwanted`, ends it
+        within a step. It begins when the one before has ended."""
+        unwanted = unwanted or threading.Event()
+        with self._one:
+            self._relay.begin(unwanted)
+            thread = threading.Thread(target=self._worker.make, args=(job,), name=f"job {job.id}",
+                                      daemon=True)
+            thread.start()
+            try:
+                while True:
+                    message = self._relay.told.get()
+                    yield message
+                    if not isinstance(message, Advanced):
+                        return
+            finally:
+                unwanted.set()
+                thread.join()

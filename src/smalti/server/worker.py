@@ -129,7 +129,8 @@ class DeviceWorker:
             self._queue.drop(job)
             return
         pictures = self._gallery.write(job, result)
-        self._settle(lambda: self._queue.finish(job, pictures, result.warnings, result.timings))
+        settle(self._queue,
+               lambda: self._queue.finish(job, pictures, result.warnings, result.timings))
 
     def _result(self, job: JobRecord, asked: Asked, pipe: Pipeline) -> Result | None:
         """What the last step gives; None where the job is not wanted any more."""
@@ -198,7 +199,7 @@ class DeviceWorker:
             upscaler.end()
         pictures = self._gallery.write(job, result)
         seconds = time.perf_counter() - started
-        self._settle(lambda: self._queue.finish(job, pictures, [], {"upscaler": seconds}))
+        settle(self._queue, lambda: self._queue.finish(job, pictures, [], {"upscaler": seconds}))
 
     def _device_of(self, place: str) -> str:
         """The device of one of `diffusion.placement.PLACES`."""
@@ -236,19 +237,20 @@ class DeviceWorker:
         self._residents = None
 
     def _fail(self, job: JobRecord, error: str, message: str) -> None:
-        self._settle(lambda: self._queue.fail(job, error, message))
+        settle(self._queue, lambda: self._queue.fail(job, error, message))
 
-    def _settle(self, note: Any) -> None:
-        """Note how a job ended; while the disk is full, again and again."""
-        while True:
-            try:
-                note()
-            except sqlite3.OperationalError as error:
-                print(f"the queue cannot be written: {error}; trying again", file=sys.stderr)
-                time.sleep(RETRY_SECONDS)
-                if not self._queue.stopping:
-                    continue
-            return
+
+def settle(queue: JobQueue, note: Callable[[], None]) -> None:
+    """Note in a queue how a job ended; while the disk is full, again and again until it stops."""
+    while True:
+        try:
+            note()
+        except sqlite3.OperationalError as error:
+            print(f"the queue cannot be written: {error}; trying again", file=sys.stderr)
+            time.sleep(RETRY_SECONDS)
+            if not queue.stopping:
+                continue
+        return
 
 
 class _UnwantedError(Exception):
