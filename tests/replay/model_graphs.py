@@ -34,6 +34,7 @@ from smalti.models import (
     TAESD,
     VEGA_UNET,
     Z_IMAGE,
+    ClipTextConfig,
     ControlNetConfig,
     FluxControlNetConfig,
     MMDiTControlNetConfig,
@@ -62,13 +63,14 @@ from smalti.models import (
     z_image_block_graph,
     z_image_graph,
 )
-from smalti.models.transformer_config import T5Config
 
 Graphs = dict[str, Callable[[], Graph]]
 
 SHAPES = {"unet": (2, 8, 8, 77), "transformer": (1, 8, 8, 9), "modulation": (1,), "vae": (8, 8),
           "vae_encoder": (32, 32)}
 """Of the parts of tiny models, see `families.parts`."""
+TOKENS = 16
+"""Of each text that others than CLIP read."""
 TINY_SD3 = WORDLESS["sd3"].denoiser
 TINY_FLUX_MODEL = WORDLESS["flux"].denoiser
 TINY_TAESD = TaesdConfig(z_channels=4, channels=16, decoder_blocks=(2, 1), encoder_blocks=(1, 2))
@@ -84,7 +86,8 @@ def tiny() -> Graphs:
         for name, part in parts(config).items():
             encoder = config.texts.get(list(config.texts)[("text", "text_2", "text_3").index(name)]
                                        ) if name.startswith("text") else None
-            shape = (1, 16) if isinstance(encoder, T5Config) else (2, 1)
+            shape = (2, 1) if isinstance(encoder, ClipTextConfig) else (
+                1, *[TOKENS] * (len(part.smallest) - 1))
             found[f"{family} {name}"] = partial(part.graph, *SHAPES.get(name, shape))
     found |= {
         "sd1 unet, controlled": partial(unet_graph, TINY_UNET, 1, 4, 6, 5, True),

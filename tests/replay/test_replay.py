@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replay import compare, trees
+from replay import compare, model_graphs, trees
 from replay.corpus import entries
 from replay.difference import IncomparableError, compared, diff, summary
 from replay.history import Commit, comparisons, git, history_of
@@ -264,6 +264,12 @@ def test_every_machine_is_met_and_no_two_graphs_share_a_folder() -> None:
         assert len(set(folders)) == len(folders)
         met = {setting for entry in corpus for setting in entry.settings}
         assert met >= {*X86_SETTINGS, *GPU_SETTINGS}
+
+
+def test_every_small_graph_of_the_corpus_can_be_made() -> None:
+    """A part of a family that takes another shape than others would end each writing."""
+    for name, graph in model_graphs.tiny().items():
+        assert graph().outputs, name
 
 
 def test_stages_tell_a_change_where_it_is_made() -> None:
