@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tiny_adapters import write_adapter
 from tiny_model import TINY, tiny_weights, write_model
 
 from smalti import Pipeline, machine
@@ -68,6 +69,33 @@ def test_what_is_foretold_is_what_is_done(path: Path, measured: None, what: str,
     if what == "tiles":
         assert foretold.tile == 12 and "\ndecoding    in tiles of 12 pixels" in str(foretold)
     assert foretold.peak_bytes <= pipe.residents.budget_bytes
+
+
+def test_what_a_batch_takes_is_foretold(path: Path) -> None:
+    pipe = Pipeline.load(path, device="cpu", threads=1, keep=False)
+    asked = {"seed": 3, "steps": 2, "batch_size": 2}
+    job = pipe.job(PictureOptions(PROMPT, **asked))
+    assert [step.index for step in job.steps()] == [0, 1]
+    foretold = pipe.forecast(PROMPT, **asked).parts
+    assert {(part.part, part.shape): part.runs for part in foretold} == {
+        key: runs.count for key, runs in job.models.runs.items()}
+
+
+def test_an_adapter_of_few_steps_is_foretold_with_them(tmp_path: Path, path: Path) -> None:
+    pipe = Pipeline.load(path, device="cpu", threads=1)
+    pipe.load_lora(write_adapter(tmp_path / "sd15_turbo_lora.safetensors", TINY))
+    found, job = pipe.forecast(PROMPT), pipe.job(PictureOptions(PROMPT))
+    assert found.steps == job.asked.steps == 4 != pipe.config.default_steps
+    assert [each.shape[0] for each in found.parts if each.part == "unet"] == [1]  # no guidance
+
+
+@pytest.mark.parametrize("options, what", [
+    ({"hires": 2}, "hires would take is not foretold; leave it out"),
+    ({"cache": 0.1, "guidance_time": (0.2, 0.9)}, "guidance_time and cache .* leave them out")])
+def test_options_whose_part_is_not_known_are_refused(path: Path, options: dict,
+                                                     what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        Pipeline.load(path, device="cpu", threads=1).forecast(PROMPT, **options)
 
 
 def test_too_little_memory_is_foretold_as_it_is_refused(path: Path, measured: None) -> None:

@@ -18,6 +18,7 @@ from smalti.diffusion.conditioning import (
 )
 from smalti.diffusion.decoding import fitting_side, tile_count
 from smalti.diffusion.network import MODULATION
+from smalti.diffusion.options import OPTIONS
 from smalti.diffusion.request import Request
 from smalti.diffusion.residents import BASE_BYTES, MemoryDecision, Residents
 from smalti.diffusion.samplers import SAMPLERS
@@ -32,6 +33,8 @@ from smalti.models.config import ModelConfig
 from smalti.runtime.choice import described
 from smalti.runtime.drivers import driver_of
 
+UNTOLD = ("image", "hires", "controls", "skip_layers", "guidance_time", "cache")
+"""Options whose memory or time is not worked out."""
 LINK_BYTES_A_SECOND = 12e9
 """At which they come to a GPU whose link is not known: a guess, of PCIe 3.0 with 16 lanes."""
 
@@ -135,7 +138,14 @@ class Forecast:
 
 def forecast(models: Submodels, asked: Request, name: str) -> Forecast:
     """What the picture `asked` would take of a model called `name`, in the memory that its
-    `residents` may take."""
+    `residents` may take.
+
+    Raises InputError for options of which that is not known.
+    """
+    given = [each for each in UNTOLD if OPTIONS[each].given(getattr(asked, each))]
+    if given or asked.refiner:
+        raise InputError(f"what {' and '.join(given) or 'a refiner'} would take is not foretold; "
+                         f"leave {'it' if len(given) < 2 else 'them'} out")
     here, held = models.placement.of_part(models.denoiser), models.residents
     device, known = described(here), driver_of(here).model(described(here))
     dry = Residents(held.budget_bytes, held.device, held.keep, held.budget_of, held.outside_bytes,
@@ -146,7 +156,7 @@ def forecast(models: Submodels, asked: Request, name: str) -> Forecast:
     try:
         for part, shape, runs in course(weighed, asked):
             parts.append(_weighed(weighed, part, shape, runs))
-            if part == "vae" and runs > 1:
+            if part == "vae" and runs > asked.batch_size:
                 tile = max(shape) * models.checkpoint.config.vae.downscale
     except (InputError, DeviceError) as error:
         refusal = str(error)
@@ -179,13 +189,14 @@ def course(models: Submodels, asked: Request) -> Iterator[tuple[str, tuple[int, 
     evaluations = SAMPLERS[asked.sampler].evaluations
     for part in (MODULATION, models.denoiser):
         if part in models.parts:
-            runs = 1 if part == MODULATION else evaluations * asked.steps - (evaluations - 1)
+            runs = 1 if part == MODULATION else asked.batch_size * (
+                evaluations * asked.steps - (evaluations - 1))
             yield part, usual_shape(config, part, asked), runs
     for part in (MODULATION, models.denoiser):
         models.done(part)
     height, width = usual_shape(config, "vae", asked)
     side = fitting_side(models, height, width)
-    yield "vae", (min(height, side), min(width, side)), tile_count(
+    yield "vae", (min(height, side), min(width, side)), asked.batch_size * tile_count(
         models, height, width, side)
     models.done("vae")
 

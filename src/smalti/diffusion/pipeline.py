@@ -152,9 +152,7 @@ class Pipeline:
             config, options, model=self.name, memory_bytes=self._memory_bytes,
             change=None if changed is None else changed.change,
             size=None if changed is None else (changed.width, changed.height),
-            refiner=None if self._refiner is None else model_name(
-                self._refiner.checkpoint.report.path),
-            loras=labels(self._adapters.given),
+            refiner=self._refiner_name, loras=labels(self._adapters.given),
             precision=ROUNDED if self._submodels.precision == ROUNDED else "")
         second = asked.second_pass()
         larger = None if asked.second is None else (second.width, second.height)
@@ -174,12 +172,23 @@ class Pipeline:
     def forecast(self, asked: PictureOptions) -> Forecast:
         """What a picture would take, of memory and of time: nothing is read or made for it.
 
-        It is the plan that the picture is then made by. The device may be one of the timing model's
-        library, `Pipeline.load(path, device="library:rtx_3060")`, on which nothing runs. Raises
-        InputError for anything that cannot be used.
+        It is the plan that the picture is then made by, with the adapters in use and those that the
+        prompt names. The device may be one of the timing model's library,
+        `Pipeline.load(path, device="library:rtx_3060")`, on which nothing runs. Raises InputError
+        for anything that cannot be used, and for a refiner and options whose part is not foretold.
         """
-        complete = request(self.config, asked, model=self.name, memory_bytes=self._memory_bytes)
-        return forecast(self._submodels.using(self._adapters.given), complete, self.name)
+        with self._asking:
+            weights, _ = self._weights(asked)
+        config, *_ = few_steps(self.config, weights)
+        complete = request(config, asked, model=self.name, memory_bytes=self._memory_bytes,
+                           refiner=self._refiner_name)
+        return forecast(self._submodels.using(weights), complete, self.name)
+
+    @property
+    def _refiner_name(self) -> str | None:
+        """What the model that takes the last steps over is called; None without one."""
+        refiner = self._refiner
+        return None if refiner is None else model_name(refiner.checkpoint.report.path)
 
     def _weights(self, options: PictureOptions) -> tuple[Adapted, list[AdapterUse]]:
         """The weights with the adapters that were given and those that the prompts name, and how
