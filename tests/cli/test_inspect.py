@@ -59,3 +59,17 @@ def test_what_cannot_be_is_refused_before_anything_is_written(path: Path, tmp_pa
     refused(run("inspect", path, "--json", tmp_path / "none" / "plan.json"), "none")
     for name in ("a.onnx", "a.smalti", "a.png"):
         refused(run("inspect", name, "--device", "cpu"), f"{name} is none; smalti explain")
+
+
+def test_a_slip_in_a_name_is_told_with_what_is_near(tmp_path: Path) -> None:
+    picture = tmp_path / "a.png"
+    for given in (("inspect", "sdxl-trubo"), ("inspect", "sdxl-trubo", "--device", "rtx_3060"),
+                  ("generate", "a cat", "-m", "sdxl-trubo", "-o", picture),
+                  ("models", "get", "sdxl-trubo")):
+        refused(run(*given), "sdxl-trubo is neither a file", "did you mean sdxl-turbo?")
+    refused(run("inspect", "nothing-like-it"), "nothing-like-it cannot be read")
+
+
+def test_int8_is_foretold_for_this_computer_only(path: Path) -> None:
+    refused(run("inspect", path, "--device", "core_i5_12400", "--precision", "int8"),
+            "for the CPU of this computer only", "core_i5_12400 auto, f32, bf16 are")

@@ -79,6 +79,8 @@ def test_one_store_takes_over_another(tmp_path: Path) -> None:
 
 def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
     refused(run("tune"), "nothing to do", "--import")
+    refused(run("tune", "--export", tmp_path / "a", "--budget", "5"), "--budget is for measuring")
+    refused(run("tune", "--ray", "auto"), "--ray is for measuring; give a MODEL")
     endless = run("tune", "tiny_cnn", "--budget", "nan")
     assert endless.exit_code == 2 and "nan is not in the range x>=1" in endless.stderr
     refused(run("tune", "no-model"), "neither a file nor a model of the suite")

@@ -150,7 +150,7 @@ def entry(**changed: object) -> str:
     (entry(schedule="MapSchedule(grain=-1)"), "no size")])
 def test_a_line_that_is_no_measurement_is_refused(store: ScheduleStore, line: str,
                                                   why: str) -> None:
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(InputError, match=f"^line 2.*{why}"):
         store.take([entry(), line], "code")
     assert not list(store.lines())
 

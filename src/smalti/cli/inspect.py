@@ -34,7 +34,8 @@ from smalti.errors import InputError
 @click.option("--gpu-memory", default=None, metavar="SIZE",
               help="What it may take of the memory of a GPU that has its own. Default: what that "
                    "has.")
-@click.option("--precision", default=None, help="auto, f32, bf16, or f16 on a GPU. Default: auto.")
+@click.option("--precision", default=None,
+              help="auto, f32, bf16, int8 on this computer's CPU, or f16 on a GPU. Default: auto.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
               help="Pixels of the picture. Default: the model's own.")
@@ -72,6 +73,7 @@ def inspect(file: str | None, shapes: tuple[str, ...], json_path: Path | None,
     with ending_at_once():
         from smalti import fetch
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        fetch.check_spelling(file)
         if fetch.is_name(file) and not foretell:
             path = fetch.outlined(str(file), None, Path(folder), show_progress)
             click.echo(told(path, wanted).replace(str(path), str(file)))

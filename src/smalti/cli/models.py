@@ -111,6 +111,7 @@ def _plans(name: str, memory: int, store: ModelStore) -> list[FetchPlan]:
 
     address = fetch.address(name)
     if address is None:
+        fetch.check_spelling(name)
         raise FetchError(f"{name!r:.200} is no name of a model; expected hf:OWNER/NAME, "
                          f"civitai:MODEL, an https: address with #sha256=HASH, or a short name "
                          f"(smalti models search)")

@@ -11,6 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 import smalti
 from smalti.cli.arrays import parse_shapes
@@ -71,6 +72,8 @@ def tune(model: str | None, budget: float, part: str | None, size: str | None,
 
     wanted = parse_shapes(shapes)
     check_shapes(model, shapes)
+    if model is None:
+        check_nothing_measured()
     if threads is not None:
         settings.checked_threads(threads)
     check_writable([exported] if exported else [])
@@ -89,7 +92,18 @@ def tune(model: str | None, budget: float, part: str | None, size: str | None,
                 budget, left = budget - (time.monotonic() - started), left - 1
     if exported is not None:
         give(exported)
-    if model is None and exported is None and imported is None:
+
+
+def check_nothing_measured() -> None:
+    """Raise InputError where there is no MODEL, for what is then not done."""
+    context = click.get_current_context()
+    given = [each.opts[0] for each in context.command.params
+             if context.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE]
+    for name in given:
+        if name not in ("--import", "--export"):
+            raise InputError(f"{name} is for measuring; give a MODEL with it, or --import and "
+                             f"--export alone")
+    if not given:
         raise InputError("nothing to do: give a MODEL, --import or --export")
 
 

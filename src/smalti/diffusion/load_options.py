@@ -16,6 +16,7 @@ from smalti.diffusion.placement import AUTO, placed
 from smalti.diffusion.residents import Residents, ignore
 from smalti.errors import InputError
 from smalti.runtime.choice import described, precisions
+from smalti.runtime.device import LIBRARY
 from smalti.runtime.inputs import checked_path
 from smalti.tune.objective import OBJECTIVES
 
@@ -92,6 +93,10 @@ class LoadOptions:
             raise InputError(f"gpu_memory is {self.gpu_memory!r}, and {' and '.join(several)} "
                              f"computes in main memory; give memory (--memory) instead")
         for each in several:
+            if self.precision == ROUNDED and each.startswith(f"{LIBRARY}:"):
+                raise InputError(f"what int8 takes is foretold for the CPU of this computer only "
+                                 f"(device cpu); of {each.removeprefix(f'{LIBRARY}:')} "
+                                 f"{', '.join(precisions(each))} are")
             if self.precision == ROUNDED and ROUNDED not in precisions(each):
                 raise InputError(f"precision int8 needs a CPU that multiplies integers of 8 bits; "
                                  f"{each} has {', '.join(precisions(each))} (or give device cpu)")

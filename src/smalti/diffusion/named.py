@@ -57,6 +57,8 @@ def fetched(asked: LoadOptions, locate: Locate = fetch.located) -> LoadOptions:
     for name, value in needs.items():
         if name != "prediction" and given[name] in (None, (), []):
             given[name] = value
+    for each in _flat({name: given[name] for name in given if name != "loras"}):
+        fetch.check_spelling(each)
     if not needs and not any(map(fetch.is_name, _flat(given))):
         return asked
     found: dict[str, Any] = {name: _paths(asked, value, locate) for name, value in given.items()}

@@ -7,8 +7,8 @@ what was fetched.
 
 from smalti.fetch.catalogue import address, entry, short
 from smalti.fetch.outline import outlined
-from smalti.fetch.plan import FetchPlan, is_name, kept, located, plan
+from smalti.fetch.plan import FetchPlan, check_spelling, is_name, kept, located, plan
 from smalti.fetch.store import Kept, ModelStore
 
-__all__ = ["FetchPlan", "Kept", "ModelStore", "address", "entry", "is_name", "kept",
-           "located", "outlined", "plan", "short"]
+__all__ = ["FetchPlan", "Kept", "ModelStore", "address", "check_spelling", "entry", "is_name",
+           "kept", "located", "outlined", "plan", "short"]

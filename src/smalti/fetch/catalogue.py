@@ -6,6 +6,7 @@ sources say, and fills in sizes and hashes, where there is a network.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ KINDS = ("model", "vae", "text-encoder", "adapter", "upscaler", "preview")
 WITH = ("vae", "text_encoders", "loras", "prediction")
 """What a model is loaded with besides, by the names of `Pipeline.load`."""
 SHORT = re.compile("(?:[0-9a-f]{64})?")
+SIMILAR = 0.75
+"""Of difflib's measure from 0 to 1, above which a text is taken for a slip of a short name."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,15 @@ def address(text: str) -> str | None:
 def short(address: str) -> str:
     """What the catalogue calls an address; itself where it has none."""
     return next((each.name for each in entries().values() if each.source == address), address)
+
+
+def near(text: str) -> list[str]:
+    """Short names that a text may be a slip of.
+
+    >>> near("sdxl-trubo"), near("models/sdxl-trubo")
+    (['sdxl-turbo'], [])
+    """
+    return difflib.get_close_matches(text, entries(), 3, SIMILAR) if NAME.fullmatch(text) else []
 
 
 def search(words: str) -> list[CatalogueEntry]:

@@ -180,6 +180,15 @@ def is_name(given: object) -> bool:
         and not Path(given).exists()
 
 
+def check_spelling(given: object) -> None:
+    """Raise FetchError for what is no file that is here, and nearly the name of a model."""
+    if isinstance(given, str) and not is_name(given) and not Path(given).exists():
+        near = catalogue.near(given)
+        if near:
+            raise FetchError(f"{given} is neither a file that is here nor the name of a model; did "
+                             f"you mean {' or '.join(near)}?")
+
+
 def located(given: str | Path, memory: int | None, tell: Tell) -> str | Path:
     """The path of what is given: itself, or that of the model that it is the name of, which is
     fetched where it is not here. Raises FetchError."""

@@ -277,6 +277,9 @@ def _entry(line: str, number: int) -> tuple[str, MeasurementScope, MeasuredSched
         if type(entry[name]) is not kind or kind is float and not 0 < entry[name] < math.inf:
             raise InputError(f"line {number}: {name} is {entry[name]!r}, expected "
                              f"{'a positive number' if kind is float else kind.__name__}")
-    parse(entry["schedule"])
+    try:
+        parse(entry["schedule"])
+    except InputError as error:
+        raise InputError(f"line {number}: {error}") from None
     return (entry["kernel"], *(record(**{f.name: entry[f.name] for f in fields(record)})
                                for record in (MeasurementScope, MeasuredSchedule)))

@@ -63,8 +63,9 @@ class CpuCalibration:
             known = set(found.constants) <= set(CONSTANTS)
             sound = all(isinstance(n, int | float) and math.isfinite(n) and 0 <= n < MOST
                         for n in numbers) and min(numbers[:2]) > 0
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise InputError(f"this is no calibration ({error}); run `smalti calibrate`") from None
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            raise InputError("this is no calibration, or one of another version; run `smalti "
+                             "calibrate`") from None
         if not (known and sound):
             raise InputError("the calibration holds numbers that cannot be; run `smalti calibrate`")
         return found
