@@ -17,6 +17,8 @@ from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.variation import spherical
 from smalti.errors import InputError
+from smalti.graph import Graph, evaluate
+from smalti.nn import from_tokens, patches
 
 OPTIONS = {"steps": 4, "sampler": "euler"}
 
@@ -95,6 +97,18 @@ def test_latents_are_enlarged_as_a_plane_is() -> None:
     assert found.dtype == np.float32
     places = (np.arange(24) + 0.5) / 3 - 0.5
     np.testing.assert_allclose(found[0, 5, 3:-3], (2 * places + 3 * 2.25)[3:-3], rtol=1e-6)
+
+
+def test_latents_of_squares_are_enlarged_as_the_pixels_of_these() -> None:
+    """As FLUX.2 has them: channel c of a square of 2 x 2 pixels is at 4 c to 4 c + 3."""
+    whole = np.random.default_rng(0).standard_normal((2, 3, 8, 12), np.float32)
+    graph = Graph()
+    for name, shape in {"small": (2, 3, 8, 12), "large": (2, 3, 12, 24)}.items():
+        _, _, height, width = shape
+        graph.output(name, from_tokens(patches(graph.input(f"{name} pixels", shape), 2),
+                                       height // 2, width // 2))
+    wanted = evaluate(graph, {"small pixels": whole, "large pixels": enlarged(whole, 12, 24)}, {})
+    np.testing.assert_array_equal(enlarged(wanted["small"], 6, 12, patch=2), wanted["large"])
 
 
 @pytest.mark.parametrize(("options", "message"), [

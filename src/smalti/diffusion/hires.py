@@ -70,15 +70,30 @@ def hires(options: PictureOptions, size: tuple[int, int], multiple: int,
     return Hires(options.hires, width, height, strength, int(steps), name)
 
 
-def enlarged(latents: Floats, height: int, width: int) -> Floats:
+def enlarged(latents: Floats, height: int, width: int, patch: int = 1) -> Floats:
     """Latents [..., h, w] in another size, bilinearly, with pixels at the middles of squares.
+
+    Channels of latents [n, z, h, w] that are the pixels of a `patch`, as in `VaeConfig`, are laid
+    out before: enlarged apart, neighbours would come to lie behind others.
 
     >>> enlarged(np.array([[0.0, 1.0]]), 1, 4).tolist()
     [[0.0, 0.25, 0.75, 1.0]]
     """
+    if patch > 1:
+        whole = enlarged(_laid_out(latents, patch), patch * height, patch * width)
+        n, channels, *_ = whole.shape
+        squares = whole.reshape(n, channels, height, patch, width, patch)
+        return squares.transpose(0, 1, 3, 5, 2, 4).reshape(n, -1, height, width)
     rows, columns = (_weights(before, after) for before, after in zip(
         latents.shape[-2:], (height, width), strict=True))
     return (rows @ latents @ columns.T).astype(latents.dtype)
+
+
+def _laid_out(latents: Floats, patch: int) -> Floats:
+    """Latents [n, p^2 c, h, w] -> [n, c, p h, p w]."""
+    n, channels, height, width = latents.shape
+    squares = latents.reshape(n, channels // patch**2, patch, patch, height, width)
+    return squares.transpose(0, 1, 4, 2, 5, 3).reshape(n, -1, patch * height, patch * width)
 
 
 def _weights(before: int, after: int) -> Floats:

@@ -157,7 +157,7 @@ class PictureJob:
         """Latents [pictures, z, h, w] of the size of the second pass."""
         models, upscaler = self.models, self.upscaler
         if upscaler is None:
-            return enlarged(latents, *self._latent(larger))
+            return enlarged(latents, *self._latent(larger), patch=self.config.vae.patch)
         pictures = self._decoded(self.asked, latents)
         with self.timings.of("upscale"):
             pictures = [resized(upscaler(picture), larger.width, larger.height)
