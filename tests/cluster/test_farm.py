@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from clusters import FakeCluster, FakeWorker
 
+from smalti import settings
 from smalti.cluster.farm import Farm, TunedKind, TuneWorker
 from smalti.errors import InputError
 from smalti.runtime.cache import code_digest
@@ -148,7 +149,9 @@ def test_a_computer_tunes_in_a_store_of_its_own(tmp_path: Path) -> None:
     lines, _ = worker.search(*heat_and_seconds())
     assert all(json.loads(line)["threads"] == 1 for line in lines)
     assert worker.judge({}, 0.1) == {}
-    assert worker.begin([]) is None
+    own = settings.cache_folder()
+    assert own != tmp_path and own.is_dir()
+    assert worker.begin([]) is None and not own.exists()
 
 
 def heat_and_seconds() -> tuple[Heat, float]:

@@ -15,15 +15,13 @@ from smalti.benchmark import calibration
 from smalti.benchmark.table import columns
 from smalti.cluster.greeting import Greeter
 from smalti.cluster.interface import Cluster, Told
+from smalti.cluster.waiting import answers
 from smalti.errors import InputError
 from smalti.machine.cpu import CpuCalibration
 from smalti.runtime.cache import code_digest
 from smalti.runtime.container import replaced
 from smalti.runtime.cpu.adapter import best_level
 from smalti.runtime.cpu.model import calibration_path, modelled_code
-
-POLL_SECONDS = 1.0
-"""Waited for an answer at a time, so that Ctrl-C is heard."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +66,16 @@ def measured(cluster: Cluster, threads: int | None, tell: Callable[[str], None],
         worker = cluster.begin(node, node.cores, make, (code_digest(),))
         waiting[cluster.ask(worker, "measure", threads or node.cores)] = node, worker
     found, refused = [], []
-    while waiting:
-        for ticket, answer in cluster.ready([*waiting], POLL_SECONDS):
-            node, worker = waiting.pop(ticket)
-            cluster.end(worker)
-            if isinstance(answer, Told):
-                found.append(Calibrated(node.name, answer.value))
-                tell(f"{node.name} is measured, {len(waiting)} are left")
-                continue
-            refused.append(f"{node.name} is left out: {answer.why}")
-            tell(f"{refused[-1]}\n")
+    nodes = {ticket: node for ticket, (node, _) in waiting.items()}
+    for ticket, answer in answers(cluster, nodes, tell):
+        node, worker = waiting.pop(ticket)
+        cluster.end(worker)
+        if isinstance(answer, Told):
+            found.append(Calibrated(node.name, answer.value))
+            tell(f"{node.name} is measured, {len(waiting)} are left")
+            continue
+        refused.append(f"{node.name} is left out: {answer.why}")
+        tell(f"{refused[-1]}\n")
     if not found:
         raise InputError("; ".join(refused) or "the cluster has no node that gives out cores")
     return found

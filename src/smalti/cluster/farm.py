@@ -25,6 +25,7 @@ from smalti import settings
 from smalti.cluster import shared_cache
 from smalti.cluster.greeting import Greeter
 from smalti.cluster.interface import Cluster, ClusterNode, ClusterWorker, Told
+from smalti.cluster.waiting import answers
 from smalti.errors import InputError
 from smalti.runtime import cache
 from smalti.runtime.cpu.model import CALIBRATION
@@ -39,8 +40,6 @@ FINAL_SHARE = 0.3
 """Of the time of a part, for judging: a candidate takes ten ratios, and few reach the final."""
 SLICE_SECONDS = 20.0
 """After which a computer tells what it has found, so that no more of it is lost with it."""
-POLL_SECONDS = 1.0
-"""Waited for an answer at a time, so that Ctrl-C is heard."""
 
 Programs: TypeAlias = Callable[..., tuple[int, Iterator[tuple[Any, Any, Any]]]]
 """Given `threads`, the number of programs, and an iterator over each with its inputs and the
@@ -73,6 +72,7 @@ class TuneWorker:
             each.take(lines, cache.code_digest(*GENERATORS))
         following = next(self._programs, None)
         if following is None:
+            self._folder.cleanup()  # Ray ends the process without a word
             return None
         self._program, self._inputs, self._read = following
         self._trials = self._program.trials()
@@ -239,16 +239,16 @@ class Farm:
                    for id, arguments in asked.items()}
         told: dict[str, Any] = {}
         refused = []
-        while waiting:
-            for ticket, answer in self._cluster.ready([*waiting], POLL_SECONDS):
-                id = waiting.pop(ticket)
-                if isinstance(answer, Told):
-                    told[id] = answer.value
-                    continue
-                node, worker = self._workers.pop(id)
-                self._cluster.end(worker)
-                refused.append(f"{node.name} is left out: {answer.why}")
-                self._tell(f"{refused[-1]}\n")
+        nodes = {ticket: self._workers[id][0] for ticket, id in waiting.items()}
+        for ticket, answer in answers(self._cluster, nodes, self._tell):
+            id = waiting[ticket]
+            if isinstance(answer, Told):
+                told[id] = answer.value
+                continue
+            node, worker = self._workers.pop(id)
+            self._cluster.end(worker)
+            refused.append(f"{node.name} is left out: {answer.why}")
+            self._tell(f"{refused[-1]}\n")
         if asked and not told:
             raise InputError("; ".join(refused))
         return told
