@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from served import SECONDS, opened
 
 from smalti.cli.main import root
-from smalti.cli.serve import asked_token
+from smalti.cli.serve import asked_token, check_loading
 from smalti.errors import InputError
 from smalti.server.archive import ATTEMPTS_MAX, Archive
 from smalti.server.serve import FOR_EACH_PICTURE, POLLED, application, listening
@@ -183,13 +183,25 @@ def test_a_job_that_ends_the_process_is_given_up_and_the_others_are_made(
 
 @pytest.mark.parametrize("code", [
     "import smalti.server.serve, smalti.server.site, smalti.cli.main",
-    "import smalti.cli.serve as serve; serve.check_loading(('auto', 'cpu'), 1, None)"])
+    "import smalti.cli.serve as serve; serve.check_loading(('auto', 'cpu'), 1)"])
 def test_what_takes_long_is_loaded_when_a_picture_is_asked_for(
         environment: dict[str, str], code: str) -> None:
     code = f"{code}; import sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], env=environment, check=True,
                             capture_output=True, text=True).stdout.split()
     assert not {*LATE} & {*loaded}
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"precision": "int9"}, "precision is 'int9'; known: auto, f32, bf16, int8"),
+    ({"gpu_memory": "4GB"}, "cpu computes in main memory; give memory"),
+    ({"threads": 0}, "threads is 0"), ({"memory": "many"}, "memory is 'many'"),
+    ({"devices": ("cpu", "cpu")}, "given twice"),
+    ({"devices": ("text=cpu,denoiser=none:0",)}, "no device is named 'none:0'")])
+def test_what_no_picture_could_be_made_with_is_refused_at_the_start(given: dict[str, Any],
+                                                                    said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        check_loading(**{"devices": ("cpu",), **given})
 
 
 def test_a_token_need_not_be_in_the_list_of_processes(

@@ -103,7 +103,7 @@ def sdkit(port: int, parent_pid: int | None, log_level: str, output: Path,
         from smalti.server.site import Site
     known = [flags[_name(flag)] for flag in FOLDERS]
     models = [folder for folder in known if folder is not None and folder.is_dir()]
-    check_loading(devices, threads, memory)
+    check_loading(devices, threads, precision, memory)
     gone = None if parent_pid is None else ended(parent_pid)
     bound = listening(HOST, port, None)
     site = Site(output, models, devices, keep_sent=False, threads=threads, precision=precision,

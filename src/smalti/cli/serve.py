@@ -61,7 +61,7 @@ def serve(models: tuple[Path, ...], output: Path, port: int, host: str, token: s
     for each in models:
         check_models(each)
     token = asked_token(token, token_file)
-    check_loading(devices, threads, memory, gpu_memory)
+    check_loading(devices, threads, precision, memory, gpu_memory)
     bound = listening(host, port, token)
     site = Site(output, models, devices, threads=threads, precision=precision, memory=memory,
                 gpu_memory=gpu_memory)
@@ -97,7 +97,8 @@ def asked_token(token: str | None, file: Path | None) -> str | None:
     return line
 
 
-def check_loading(devices: tuple[str, ...], threads: int | None, *memory: str | None) -> None:
+def check_loading(devices: tuple[str, ...], threads: int | None = None, precision: str = "auto",
+                  memory: str | None = None, gpu_memory: str | None = None) -> None:
     """Raise InputError for what no model could be loaded with; what is usual is not looked at, so
     that the server answers at once."""
     if len(set(devices)) < len(devices):
@@ -106,12 +107,12 @@ def check_loading(devices: tuple[str, ...], threads: int | None, *memory: str | 
         from smalti.settings import checked_threads
 
         checked_threads(threads)
-    if not {*devices} <= SURE:
-        from smalti.diffusion.placement import placed
+    if not {*devices} <= SURE or precision != "auto" or gpu_memory is not None:
+        from smalti.diffusion.load_options import LoadOptions
 
         for each in devices:
-            placed(each)
-    if given := [each for each in memory if each is not None]:
+            LoadOptions(device=each, threads=threads, precision=precision, gpu_memory=gpu_memory)
+    if given := [each for each in (memory, gpu_memory) if each is not None]:
         from smalti.diffusion.request import memory_bytes
 
         for each in given:
