@@ -47,7 +47,7 @@ def test_names_and_prefixes_mean_one_thing() -> None:
     assert len(marks) == len(set(marks))
 
 
-@pytest.mark.parametrize("name", tiny.FAMILIES)
+@pytest.mark.parametrize("name", tiny.WORDLESS)
 def test_a_file_is_claimed_by_its_family_or_by_one_asked_later(name: str) -> None:
     """That is what `before` says: others may claim it, too, but are asked behind it."""
     stored = tiny.single_file(tiny.WORDLESS[name], tiny.random_weights(tiny.WORDLESS[name]))

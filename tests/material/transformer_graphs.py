@@ -11,6 +11,7 @@ from smalti.runtime.compilation import compile_graph
 from smalti.runtime.cpu.program import NativeProgram
 from smalti.runtime.gpu.compilation import compile_for
 from smalti.runtime.gpu.interface import Gpu
+from smalti.runtime.interface import Program
 
 ALLOWED = {"f16": 2e-3, "bf16": 1e-2}
 """Errors of halves."""
@@ -32,8 +33,18 @@ def check_program(graph: Graph, error_max: float = 1e-5) -> NativeProgram:
     return program
 
 
+def bf16_error(graph: Graph, inputs: Arrays, parameters: Arrays) -> float:
+    """The error of the first output that the CPU computes in bf16."""
+    program = compile_graph(graph, precision="bf16", threads=1)
+    return _error(program, graph, inputs, parameters)
+
+
 def gpu_error(gpu: Gpu, graph: Graph, precision: str, inputs: Arrays, parameters: Arrays) -> float:
     """The error of the first output that a GPU computes."""
-    program, name = compile_for(gpu, graph, precision=precision), next(iter(graph.outputs))
+    return _error(compile_for(gpu, graph, precision=precision), graph, inputs, parameters)
+
+
+def _error(program: Program, graph: Graph, inputs: Arrays, parameters: Arrays) -> float:
+    name = next(iter(graph.outputs))
     program.bind(parameters.__getitem__)
     return relative_error(program.run(inputs)[name], evaluate(graph, inputs, parameters)[name])

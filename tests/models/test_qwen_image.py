@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from native_regions import LEVELS, arrays_for, check_graph, relative_error
-from transformer_graphs import ALLOWED, Arrays, check_program, gpu_error
+from transformer_graphs import ALLOWED, Arrays, bf16_error, check_program, gpu_error
 from transformer_peers import TINY_QWEN_IMAGE, filled, packed, qwen_image_module, weights_of
 from webgpu_devices import webgpu  # noqa: F401  a fixture
 
@@ -22,7 +22,6 @@ from smalti.models import (
     qwen_image_modulation_graph,
 )
 from smalti.models.flux import PREFIX
-from smalti.runtime.compilation import compile_graph
 from smalti.runtime.gpu.interface import Gpu
 
 TINY = replace(TINY_QWEN_IMAGE, blocks=1)
@@ -158,11 +157,7 @@ def test_gpus_compute_it(vulkan: Gpu, precision: str) -> None:
 
 def test_bf16() -> None:
     graph = qwen_image_graph(WIDE, 1, 16, 16, 32)
-    inputs, parameters = given(graph, [30])
-    program = compile_graph(graph, precision="bf16", threads=1)
-    program.bind(parameters.__getitem__)
-    expected = evaluate(graph, inputs, parameters)["prediction"]
-    assert relative_error(program.run(inputs)["prediction"], expected) < ALLOWED["bf16"]
+    assert bf16_error(graph, *given(graph, [30])) < ALLOWED["bf16"]
 
 
 def test_what_no_model_has_is_refused() -> None:

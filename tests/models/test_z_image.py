@@ -6,14 +6,13 @@ import math
 
 import numpy as np
 import pytest
-from native_regions import LEVELS, arrays_for, check_graph, relative_error
-from transformer_graphs import ALLOWED, Arrays, check_program, gpu_error
+from native_regions import LEVELS, arrays_for, check_graph
+from transformer_graphs import ALLOWED, Arrays, bf16_error, check_program, gpu_error
 from webgpu_devices import webgpu  # noqa: F401  a fixture
 
 from smalti.errors import InputError
 from smalti.graph import Graph, evaluate, verify
 from smalti.models import Z_IMAGE, ZImageConfig, z_image, z_image_block_graph, z_image_graph
-from smalti.runtime.compilation import compile_graph
 from smalti.runtime.gpu.interface import Gpu
 
 TINY = ZImageConfig(hidden_size=64, heads=2, mlp_size=96, blocks=1, refiners=1, in_channels=4,
@@ -136,11 +135,7 @@ def test_gpus_compute_it(vulkan: Gpu, precision: str) -> None:
 
 def test_bf16() -> None:
     graph = z_image_graph(WIDE, 1, 32, 16, 32)
-    inputs, parameters = given(graph, [30])
-    program = compile_graph(graph, precision="bf16", threads=1)
-    program.bind(parameters.__getitem__)
-    expected = evaluate(graph, inputs, parameters)["prediction"]
-    assert relative_error(program.run(inputs)["prediction"], expected) < ALLOWED["bf16"]
+    assert bf16_error(graph, *given(graph, [30])) < ALLOWED["bf16"]
 
 
 def test_what_no_model_has_is_refused() -> None:
