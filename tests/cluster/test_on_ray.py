@@ -158,3 +158,14 @@ def test_without_ray_there_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match="Ray is not installed: pip install 'smalti.ray.'"):
         joined("auto")
+
+
+def test_a_token_that_is_not_here_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def refuses(**given: Any) -> None:
+        raise ray.exceptions.AuthenticationError("no authentication token was found")
+
+    monkeypatch.setattr(ray, "init", refuses)
+    with pytest.raises(InputError, match="at auto asks for its token.* copy ~/.ray/auth_token"):
+        joined("auto")

@@ -16,7 +16,7 @@ from clusters import need_ray
 
 from smalti.errors import InputError
 from smalti.server import on_ray
-from smalti.server.on_ray import check_token, checked, folders_of
+from smalti.server.on_ray import Front, check_token, checked, folders_of
 
 
 def test_options_have_types_and_names() -> None:
@@ -40,6 +40,14 @@ def test_others_are_let_in_with_a_token_only() -> None:
             check_token("smalti.example", token)
     check_token("smalti.example", "12345678")
     check_token("127.0.0.1", None)
+
+
+def test_a_front_on_a_node_without_the_token_does_not_begin(monkeypatch: pytest.MonkeyPatch,
+                                                            tmp_path: Path) -> None:
+    monkeypatch.delenv("SMALTI_TOKEN", raising=False)
+    with pytest.raises(InputError, match="to a token of at least 8 characters, on all nodes"):
+        Front(None, checked({"host": "smalti.example", "output": tmp_path / "pictures"}))
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_module_has_no_other_names() -> None:

@@ -143,10 +143,15 @@ def _answer(ticket: Ticket, seconds: float) -> Answer:
         if isinstance(error, exceptions.RayActorError) and error.actor_init_failed:
             return Declined(f"a worker cannot begin there: {str(error).strip().splitlines()[-1]}; "
                             f"install the same Smalti on all computers of the cluster")
-        return Lost(str(error).partition("\n")[0][:WHY_CHARACTERS])
+        return Lost(_first_line(error))
     except exceptions.RaySystemError as error:
         raise InputError(f"the cluster of Ray does not answer any more ({error}); begin it anew, "
                          f"and give the same command again") from None
+
+
+def _first_line(error: Exception) -> str:
+    """Of what Ray says, which is long."""
+    return str(error).strip().partition("\n")[0][:WHY_CHARACTERS]
 
 
 def joined(address: str) -> RayCluster:
@@ -165,9 +170,11 @@ def joined(address: str) -> RayCluster:
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    except ray.exceptions.AuthenticationError:
+        raise InputError(f"the cluster of Ray at {address} asks for its token, which is not here; "
+                         f"copy ~/.ray/auth_token of its head to this computer") from None
     except (RuntimeError, ValueError, OverflowError, OSError) as error:
-        why = str(error).strip().partition("\n")[0]
-        raise InputError(f"no cluster of Ray answers at {address} ({why}); begin one with `ray "
-                         f"start --head`, and `ray start --address=HOST:PORT` on each computer"
-                         ) from None
+        raise InputError(f"no cluster of Ray answers at {address} ({_first_line(error)}); begin "
+                         f"one with `ray start --head`, and `ray start --address=HOST:PORT` on "
+                         f"each computer") from None
     return RayCluster()

@@ -108,6 +108,7 @@ class Front:
     """The server: its HTTP, queue and gallery."""
 
     def __init__(self, replicas: Any, asked: dict[str, Any]) -> None:
+        check_token(asked["host"], settings.token())  # that of the node which it came to
         self._make = replicas.options(stream=True).make
         self._site = Site(Path(asked["output"]), folders_of(asked), send=self.send,
                           remote=asked["replicas_max"])
@@ -140,7 +141,8 @@ class Front:
                 told.cancel()
 
     def __del__(self) -> None:
-        self._site.stop()
+        if "_site" in self.__dict__:
+            self._site.stop()
 
 
 async def forwarded(scope: Any, receive: Any, send: Any) -> None:
