@@ -71,3 +71,10 @@ def test_without_a_network_only_what_is_here_is_looked_at(
 def test_no_file_is_written_elsewhere(tmp_path: Path, name: str) -> None:
     with pytest.raises(FetchError, match="no name of one in a folder"):
         outline._place(tmp_path, RemoteFile(name, 1, Digest("sha256", "0")))
+
+
+def test_a_place_without_room_is_told(hub: HubServer, tmp_path: Path) -> None:
+    hub.repositories["org/tiny"] = {"tiny.safetensors": MODEL}
+    (tmp_path / "taken").write_bytes(b"")
+    with pytest.raises(FetchError, match="cannot be written: .*TMPDIR .* room for 2.2 MB"):
+        fetch.outlined("hf:org/tiny", None, tmp_path / "taken", silent)

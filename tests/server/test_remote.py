@@ -112,31 +112,37 @@ def test_a_job_that_is_cancelled_stops_there(site: Site, replica: PictureReplica
 def test_a_replica_of_serve_stops_what_is_cancelled(models: Path, replica: PictureReplica,
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     dropped: list[str] = []
-    drop = Relay.drop
+    advance, drop = Relay.advance, Relay.drop
+
+    def held(self: Relay, id: str, **known: Any) -> None:
+        advance(self, id, **known)
+        if id == "one" and known.get("step"):
+            self._unwanted.wait(SECONDS)
 
     def noted(self: Relay, job: JobRecord) -> None:
         dropped.append(job.id)
         drop(self, job)
 
+    monkeypatch.setattr(Relay, "advance", held)
     monkeypatch.setattr(Relay, "drop", noted)
     served = on_ray.Replica([], "cpu", {})
     served._made = replica
     begun = asyncio.Event()
 
-    async def last(id: str, steps: int) -> Message:
-        job = JobRecord(id, RUNNING, 0.0, {**APPLE, "steps": steps}, None, 0.0)
+    async def last(id: str) -> Message:
+        job = JobRecord(id, RUNNING, 0.0, APPLE, None, 0.0)
         async for told in served.make(job, "tiny"):
             if isinstance(told, Advanced) and told.known.get("step"):
                 begun.set()
         return told
 
     async def asked() -> Message:
-        cancelled = asyncio.create_task(last("one", 1000))
+        cancelled = asyncio.create_task(last("one"))
         await asyncio.wait_for(begun.wait(), SECONDS)
         cancelled.cancel()
         with suppress(asyncio.CancelledError):
             await cancelled
-        return await asyncio.wait_for(last("two", 2), SECONDS)
+        return await asyncio.wait_for(last("two"), SECONDS)
 
     assert isinstance(asyncio.run(asked()), Finished) and dropped == ["one"]
 

@@ -14,7 +14,7 @@ from smalti import settings
 from smalti.errors import FetchError
 from smalti.fetch import catalogue
 from smalti.fetch.choice import SAFE, WEIGHTS, RemoteFile
-from smalti.fetch.download import Tell
+from smalti.fetch.download import Tell, shown_bytes
 from smalti.fetch.header import header_bytes
 from smalti.fetch.listing import Listing
 from smalti.fetch.plan import kept, plan
@@ -60,7 +60,11 @@ def _write(listing: Listing, file: RemoteFile, path: Path) -> None:
                          f"known of them; fetch the model to look at it: smalti models get")
     first = header_bytes(remote, file.bytes) if weights else \
         content(remote, HEADER_BYTES_MAX, 0, file.bytes)[0]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "wb") as stream:
-        stream.write(first)
-        stream.truncate(file.bytes if weights else len(first))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "wb") as stream:
+            stream.write(first)
+            stream.truncate(file.bytes if weights else len(first))
+    except OSError as error:  # a file system without holes may be full
+        raise FetchError(f"{path} cannot be written: {error.strerror or error}; have TMPDIR name a "
+                         f"folder with room for {shown_bytes(file.bytes)}") from None
