@@ -84,12 +84,15 @@ STAY = [UNET + "input_blocks.0.0.weight", UNET + "time_embed.0.weight", UNET + "
         "decoder.up.3.block.0.conv1.weight", "img_in.weight", "guidance_in.in_layer.weight",
         "final_layer.linear.weight", "t_embedder.mlp.0.weight", "context_embedder.weight",
         "time_text_embed.timestep_embedder.linear_1.weight", UNET + "proj_out.weight",
-        "decoder.upsamples.3.residual.2.weight", "decoder.head.2.weight"]
+        "decoder.upsamples.3.residual.2.weight", "decoder.head.2.weight",
+        "layers.0.adaLN_modulation.0.weight", "double_stream_modulation_img.lin.weight",
+        "single_stream_modulation.linear.weight"]
 BECOME_SMALL = [UNET + "input_blocks.1.1.proj_in.weight", UNET + "input_blocks.3.0.op.weight",
                 CLIP + "encoder.layers.0.mlp.fc1.weight", "double_blocks.0.img_attn.qkv.weight",
                 "joint_blocks.0.context_block.attn.proj.weight", UNET + "out_layers.2.weight",
                 "encoder.block.0.layer.0.SelfAttention.q.weight", "single_blocks.1.linear1.weight",
-                "transformer_blocks.0.attn.to_out.0.weight", "middle_block.1.proj_out.weight"]
+                "transformer_blocks.0.attn.to_out.0.weight", "middle_block.1.proj_out.weight",
+                "joint_blocks.0.x_block.adaLN_modulation.1.weight"]
 
 
 def test_which_tensors_stay_precise() -> None:

@@ -28,9 +28,9 @@ from smalti.checkpoint.gguf import DIMENSIONS_MAX as GGUF_DIMENSIONS_MAX
 from smalti.checkpoint.gguf import ORIGINAL_SHAPE, Entry, GgufTensor, writing_gguf
 from smalti.checkpoint.hints import arch_config
 from smalti.checkpoint.quantise import ENCODERS, quantise
-from smalti.checkpoint.source import FoundModel, open_source, with_parts
+from smalti.checkpoint.source import ARCHITECTURE, FoundModel, open_source, with_parts
 from smalti.errors import InputError
-from smalti.families import backbones
+from smalti.families import backbones, text_encoders
 from smalti.families.hints import Hints
 from smalti.families.names import FileKind
 from smalti.runtime.tensor_file import RAW_TYPES
@@ -163,7 +163,8 @@ class Conversion:
 
     def _write_gguf(self, stream: BinaryIO) -> Iterator[int]:
         entries: dict[str, Entry] = {
-            "general.architecture": self.kind.family or self.kind.id if self.kind else "none",
+            ARCHITECTURE: self.metadata.get(ARCHITECTURE) or (
+                self.kind.family or self.kind.id if self.kind else "none"),
             "general.quantization_version": 2,
             "general.file_type": FILE_TYPES.get(self._main_dtype(), 1),
         }
@@ -221,7 +222,9 @@ def _of_file(path: Path) -> tuple[list[Given], Mapping[str, str], FileKind | Non
                      lambda: file.read(name), lambda: file.drop(name))
 
     kind = detect({name: file.shape(name) for name in file})
-    kept = {key: value for key, value in file.metadata.items() if not key.startswith("general.")}
+    telling = {each.architecture for each in text_encoders().values() if each.architecture}
+    kept = {key: value for key, value in file.metadata.items() if not key.startswith("general.")
+            or key == ARCHITECTURE and value in telling}
     return [given(name) for name in file], kept, kind, file.notes
 
 

@@ -11,6 +11,7 @@ import pytest
 import tiny_families as tiny
 
 from smalti.checkpoint import inspect, load
+from smalti.checkpoint.convert import plan
 from smalti.checkpoint.folder import CLASS, pipeline_name
 from smalti.checkpoint.gguf import GgufTensor, write_gguf
 from smalti.diffusion.noise import FlowLevels, find_schedule
@@ -114,6 +115,11 @@ def test_a_gguf_file_of_qwen3_vl_is_no_qwen3(tmp_path: Path, weights: tiny.Weigh
     """Models that read Qwen3 would make other pictures of it without a word."""
     path = gguf(tmp_path / "encoder.gguf", weights, "qwen3vl")
     assert "the text encoder Qwen3-VL" in str(inspect(path))
+    for ending in ("gguf", "safetensors"):  # what is converted says it still
+        out = tmp_path / f"converted.{ending}"
+        with out.open("wb") as stream:
+            list(plan(path, f".{ending}").write(stream))
+        assert "the text encoder Qwen3-VL" in str(inspect(out))
     denoiser = tiny.part(tiny.random_weights(tiny.WORDLESS["z-image"]), tiny.DENOISER)
     with pytest.raises(CheckpointError, match="holds the text encoder Qwen3-VL, which a Z-Image .*"
                                               "; it reads the text encoder Qwen3$"):

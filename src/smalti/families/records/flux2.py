@@ -121,7 +121,7 @@ BACKBONE = Backbone(
             r"|single_transformer_blocks_\d+_attn_to_out|(^|_)sformer_blocks_\d",
     alike="flux",
     shaped=SHAPED,
-    precise=r"(img|txt|time|guidance)_in\.|final_layer\.|_modulation(_img|_txt)?\.",
+    precise=r"(img|txt|time|guidance)_in\.|final_layer\.|_stream_modulation(_img|_txt)?\.",
     spelled=_spelled,
 )
 

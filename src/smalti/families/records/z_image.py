@@ -79,7 +79,7 @@ Z_IMAGE = ModelFamily(
         mark="cap_pad_token",
         first="x_embedder",
         adapted=r"(^|_)(layers|noise_refiner|context_refiner)_\d+_(attention|feed_forward|adaLN)_",
-        precise=r"(x|t|cap)_embedder\.|final_layer\.|_pad_token|adaLN_modulation\.",
+        precise=r"(x|t|cap)_embedder\.|final_layer\.|_pad_token|\d\.adaLN_modulation\.",
         stack="layers",
         spelled=partial(spelled_by, table=Z_IMAGE_DIFFUSERS),
     ),
