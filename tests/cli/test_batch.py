@@ -104,7 +104,9 @@ def test_a_dry_run_makes_nothing(arguments: list[object], tmp_path: Path) -> Non
     ({"prompt": "a", "stepz": 1}, (), "did you mean steps"),
     ("a", ("--sweep", "seed"), "expected NAME=VALUES"),
     ("a", ("--sweep", "sed=1"), "there is no option sed; did you mean seed"),
-    ("a", ("--workers", "0"), "expected 1 to 64"), ("a", ("-m", "none.safetensors"), "none")])
+    ("a", ("--workers", "0", "--dry-run"), "expected 1 to 64"),
+    ("a", ("--ray", "nowhere", "--dry-run"), "expected auto, or HOST:PORT"),
+    ("a", ("-m", "none.safetensors"), "none")])
 def test_what_is_refused(arguments: list[object], tmp_path: Path, row: object,
                          more: tuple[str, ...], said: str) -> None:
     result = run("batch", table(tmp_path, row), *arguments, *more)

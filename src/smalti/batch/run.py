@@ -32,11 +32,16 @@ FORM = 1
 """Of what records are known by; another one makes all pictures anew."""
 
 
+def check_workers(count: int) -> None:
+    """Raise InputError for what is no number of workers."""
+    if not 1 <= count <= WORKERS_MAX:
+        raise InputError(f"workers is {count}; expected 1 to {WORKERS_MAX}")
+
+
 def made(records: Sequence[BatchRecord], work: BatchWork, workers: int, tell: Callable[[str], None]
          ) -> Iterator[BatchOutcome]:
     """What became of each record, as it is done. Raises InputError where none can be made."""
-    if not 1 <= workers <= WORKERS_MAX:
-        raise InputError(f"workers is {workers}; expected 1 to {WORKERS_MAX}")
+    check_workers(workers)
     _await_others(BatchFolder(work.folder), tell)
     if workers == 1:
         maker = Maker.into(work)

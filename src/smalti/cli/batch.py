@@ -57,14 +57,18 @@ def batch(table: Path, output: Path, sweeps: tuple[str, ...], workers: int | Non
     with ending_at_once():
         from smalti.batch.folder import BatchFolder
         from smalti.batch.records import distinct, records
-        from smalti.batch.run import made, resolved
+        from smalti.batch.run import check_workers, made, resolved
         from smalti.batch.spread import SpreadWork
         from smalti.batch.table import rows
         from smalti.batch.worker import BatchWork
+        from smalti.cluster.on_ray import check_address
         from smalti.diffusion.load_options import LoadOptions
         from smalti.diffusion.options import OPTIONS
     usual = asked_for({name: given.pop(name) for name in [*given] if name in OPTIONS})
     count = WORKERS if workers is None else workers
+    check_workers(count)
+    if address is not None:
+        check_address(address)
     loaded = {"path": given.pop("model"), **adapters(given, None), **given}
     make: Callable[[Sequence[BatchRecord]], Iterator[BatchOutcome]]
     if address is None:

@@ -154,12 +154,17 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:WHY_CHARACTERS]
 
 
-def joined(address: str) -> RayCluster:
-    """The cluster at an address (HOST:PORT of its head; "auto": the one that this computer is part
-    of). Raises InputError where there is none, or no Ray."""
+def check_address(address: str) -> None:
+    """Raise InputError for what is no address of a cluster."""
     if not ADDRESS.fullmatch(address):
         raise InputError(f"--ray is {address!r:.80}; expected auto, or HOST:PORT of the cluster's "
                          f"head, on a computer that is part of the cluster")
+
+
+def joined(address: str) -> RayCluster:
+    """The cluster at an address (HOST:PORT of its head; "auto": the one that this computer is part
+    of). Raises InputError where there is none, or no Ray."""
+    check_address(address)
     settings.give({"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})  # else Ray warns of a change to come
     try:
         import ray
