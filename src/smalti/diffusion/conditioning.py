@@ -335,4 +335,3 @@ def states(submodels: Submodels, part: str, shape: tuple[int, ...],
         if name := places[key]:
             known_states.keep(name, known[key])
     return {name: np.stack([known[key][name] for key in keys]) for name in known[keys[0]]}
-

@@ -36,8 +36,8 @@ class LoadOptions:
 
     `device`, `precision`, `threads` and `objective` are as for `smalti.compile`; `device` may also
     give parts a device each, as {"denoiser": "vulkan:0", "text": "cpu"} (see `placement`), and
-    is then a text of these. With `supervise`,
-    faster schedules are looked for while pictures are made, which are the same with and without.
+    is then a text of these. With `supervise`, faster schedules are looked for while pictures are
+    made, which are the same with and without.
     `memory` is what all of it may take of main memory: bytes, or "6GB"; default: nine tenths of
     what there is. `gpu_memory` is the same of the memory of each GPU that has its own. What does
     not fit is evicted when another part is needed, weights of a denoiser are streamed while it

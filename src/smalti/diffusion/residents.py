@@ -236,7 +236,7 @@ class Residents:
         found = Resident(program, wanted.shape, wanted.weights,
                          held if held < program.weights_bytes else None)
         wanted.placed(MemoryDecision(program.weights_bytes, held, program.arena_bytes,
-                                self._staged(program), self.taken_bytes + found.bytes))
+                                     self._staged(program), self.taken_bytes + found.bytes))
         return found
 
     def _check_outside(self, title: str, size: int) -> None:

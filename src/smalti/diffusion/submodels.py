@@ -63,11 +63,10 @@ class Submodels:
     schedules are tried while parts run (see `runtime.supervisor`). `residents` hold the programs,
     beside those of other models and networks, in the memory that all may take, on the devices of
     `placement`; they are for an `objective` (see `tune.objective`). `user` is the picture that is
-    made, None
-    for single runs; `said` is what was done because memory was short, and `texts` what text
-    encoders have given for it; `accounts` say of each part what trying schedules has cost it, and
-    `runs` how often it ran for which shape, `placed` what was decided about its memory; `decided`
-    are the weights of a part that are not rounded to 8 bits, whatever the picture.
+    made, None for single runs; `said` is what was done because memory was short, and `texts` what
+    text encoders have given for it; `accounts` say of each part what trying schedules has cost it,
+    and `runs` how often it ran for which shape, `placed` what was decided about its memory;
+    `decided` are the weights of a part that are not rounded to 8 bits, whatever the picture.
     """
 
     checkpoint: Checkpoint

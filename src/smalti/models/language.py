@@ -21,8 +21,7 @@ PREFIX = "text_encoders.qwen3.transformer"
 
 def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Sequence[int],
                    final_norm: bool = False, masked: bool = False, filled_first: bool = False,
-                   embedded: bool = False,
-                   prefix: str = PREFIX) -> Graph:
+                   embedded: bool = False, prefix: str = PREFIX) -> Graph:
     """tokens i32[batch, length] -> context f32[batch, length, hidden_size * number of taps].
 
     Tap k is the state behind k layers, channels side by side where there are several; what lies

@@ -61,8 +61,7 @@ def swapped(name: str) -> Expression:
     return StoredRows(name, 1, 2), StoredRows(name, 0, 2)
 
 
-def layers(modules: Modules, *,
-           bias: bool = True) -> dict[str, Expression]:
+def layers(modules: Modules, *, bias: bool = True) -> dict[str, Expression]:
     """The rules for weights (and biases) of linear layers: internal path -> stored path or paths.
 
     >>> layers({"img_in": "patch"}, bias=False) == {"img_in.weight": whole("patch.weight")}
