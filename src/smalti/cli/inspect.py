@@ -48,7 +48,7 @@ from smalti.errors import InputError
               metavar="FILE", help="Also write what is foretold of pictures to a file, as JSON.")
 def inspect(file: str | None, shapes: tuple[str, ...], json_path: Path | None,
             **given: Any) -> None:
-    """Say what FILE is, without reading its weights, and what pictures of it would take.
+    """Say what FILE is, and what pictures of it would take.
 
     FILE is a checkpoint, a diffusers folder, an adapter, an embedding, a ControlNet, an upscaler,
     TAESD, an .onnx model, a .smalti engine file, or a picture, whose settings are printed; or the

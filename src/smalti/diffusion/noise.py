@@ -166,7 +166,8 @@ class FlowLevels(NoiseLevels):
         """Falling levels, moved so that the last is the terminal one; diffusers'
         `FlowMatchEulerDiscreteScheduler.stretch_shift_to_terminal`.
 
-        >>> FlowLevels.shifted(terminal=0.02).stretched(np.array([1.0, 0.75, 0.5])).tolist()
+        >>> levels = FlowLevels.shifted(terminal=0.02)
+        >>> levels.stretched(np.array([1.0, 0.75, 0.5])).round(6).tolist()
         [1.0, 0.51, 0.02]
         """
         if not self.terminal or sigmas[-1] >= 1:

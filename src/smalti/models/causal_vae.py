@@ -39,7 +39,7 @@ def causal_decoder_graph(config: CausalVaeConfig, batch: int, height: int, width
     >>> from smalti.models.config import WAN_VAE
     >>> g = causal_decoder_graph(WAN_VAE, batch=1, height=64, width=48)
     >>> g.outputs["image"].shape, len(g.parameters)
-    ((1, 3, 512, 384), 108)
+    ((1, 3, 512, 384), 104)
     """
     g = Graph("causal_decoder")
     x = g.input("latent", (batch, config.z_channels, height, width))
@@ -70,7 +70,7 @@ def causal_encoder_graph(config: CausalVaeConfig, batch: int, height: int, width
     >>> from smalti.models.config import WAN_VAE
     >>> g = causal_encoder_graph(WAN_VAE, batch=1, height=512, width=384)
     >>> g.outputs["moments"].shape, len(g.parameters)
-    ((1, 32, 64, 48), 84)
+    ((1, 32, 64, 48), 82)
     """
     check_image(height, width, config)
     g = Graph("causal_encoder")

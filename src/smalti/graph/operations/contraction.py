@@ -151,8 +151,8 @@ def rounded(w: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarra
     scale together.
 
     >>> w, scale = rounded(np.array([[1.0, -2.0], [0.0, 508.0]], np.float32), (1,))
-    >>> w.tolist(), scale.ravel().tolist()
-    ([[64.0, -127.0], [0.0, 127.0]], [0.01574803, 4.0])
+    >>> w.tolist(), [round(float(each), 4) for each in scale.ravel()]
+    ([[64.0, -127.0], [0.0, 127.0]], [0.0157, 4.0])
     """
     w = np.asarray(w, np.float32)
     scale = scales(np.abs(w).max(axis=axes, keepdims=True))
