@@ -86,7 +86,8 @@ class Cluster(Protocol):
         """The answers that are there, as soon as there is one; none after so long."""
 
     def end(self, worker: ClusterWorker) -> None:
-        """End a worker at once, if it still is."""
+        """End a worker whatever it does, if it still is. Nothing waits for its end: a question that
+        comes at once may still be answered."""
 
     def close(self) -> None:
         """End all workers, and leave the cluster."""

@@ -118,7 +118,7 @@ class RayCluster:
         return [(ticket, _answer(ticket, GET_SECONDS)) for ticket in here]
 
     def end(self, worker: ClusterWorker) -> None:
-        """End an actor at once."""
+        """End an actor, whatever it does."""
         assert isinstance(worker, RayWorker)
         self._ray.kill(worker.actor)
 
