@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from clusters import need_ray
+from served import SECONDS
 
 from smalti.errors import InputError
 from smalti.server import on_ray
@@ -68,3 +70,44 @@ def test_models_are_loaded_once_a_replica_and_the_front_answers(models: Path, tm
     assert found["states"] == {"done": 8} and found["pings"] > 0
     loads = Counter(map(tuple, found["loads"]))
     assert loads and set(loads.values()) == {1}
+
+
+WAITS = """
+import sys
+import time
+import ray
+from ray import serve
+import serve_ray
+from serve_ray import ask
+from smalti.server.on_ray import app
+
+serve_ray.PORT = int(sys.argv[1])
+ray.init("local", num_cpus=0, include_dashboard=False, log_to_driver=False,
+         object_store_memory=serve_ray.OBJECT_STORE_BYTES)
+serve.start(http_options={"host": serve_ray.HOST, "port": serve_ray.PORT})
+serve.run(app({"output": sys.argv[2], "device": "cpu"}))
+job = ask("POST", "/api/jobs", {"prompt": "a", "steps": 1})["id"]
+until = time.monotonic() + float(sys.argv[3])
+for state in ("running", "cancelled"):
+    while (found := ask("GET", f"/api/jobs/{job}")["state"]) != state:
+        assert time.monotonic() < until, found
+        time.sleep(0.1)
+    if state == "running":
+        ask("DELETE", f"/api/jobs/{job}")
+print("ENDED")
+serve.shutdown()
+"""
+
+
+@pytest.mark.sweep
+def test_a_job_that_waits_for_a_replica_can_be_cancelled(tmp_path: Path) -> None:
+    """No node has a core for one."""
+    need_ray("ray.serve", "serve")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    run = subprocess.run(
+        [sys.executable, "-c", WAITS, str(port), str(tmp_path / "pictures"), str(SECONDS)],
+        capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", "bench", *sys.path]),
+             "SMALTI_CACHE": str(tmp_path)})
+    assert "ENDED" in run.stdout, run.stderr[-2000:]
