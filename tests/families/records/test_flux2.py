@@ -278,7 +278,7 @@ def test_dev_makes_pictures(tmp_path: Path, dev: tiny.Weights) -> None:
                for name, value in as_comfy(dev).items() if name == "tekken_model"}
     pipe = Pipeline.load(tiny.write(tmp_path / "dev.safetensors", stored), threads=1)
     made = [np.asarray(pipe(prompt, width=32, height=32, steps=2, seed=7).images[0])
-            for prompt in ("the red apple", "the[IMG] red apple", "the apple")]
+            for prompt in ("the red apple", r"the\[IMG\] red apple", "the apple")]
     np.testing.assert_array_equal(made[0], made[1])
     assert (made[0] != made[2]).any()
 
