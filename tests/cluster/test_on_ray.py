@@ -31,11 +31,16 @@ from smalti.cluster.on_ray import joined
 from smalti.diffusion.load_options import LoadOptions
 from smalti.errors import InputError
 
-need_ray()
 pytestmark = pytest.mark.sweep
 STORE_BYTES = 100 << 20
 SECONDS = 120
 """That an answer may take on a computer that is busy with others."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def ray_there() -> None:
+    """Left out where there is no Ray; a run that does not ask for these tests says nothing."""
+    need_ray()
 
 
 @pytest.fixture(scope="module")
