@@ -129,3 +129,13 @@ def test_one_module_imports_the_encoder_of_x86() -> None:
     named = {path.stem for path in Path(smalti.__file__).parent.rglob("*.py")
              if re.search(r"^ *(from|import) iced_x86", path.read_text(encoding="utf-8"), re.M)}
     assert named == {"encoder"}
+
+
+def test_readme_counts_what_there_is() -> None:
+    from smalti import machine
+    from smalti.diffusion.noise import NOISES
+    from smalti.diffusion.samplers import SAMPLERS
+
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"{len(SAMPLERS)} samplers and {len(NOISES)} noise schedules" in text
+    assert f"a library of {len(machine.devices())} GPUs and CPUs" in text

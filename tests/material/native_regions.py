@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.codegen.cpu.block import joined
@@ -28,7 +30,8 @@ from smalti.kernel.interpreter import as_stored
 from smalti.runtime.cpu.adapter import available_levels
 from smalti.runtime.cpu.executable import Executable
 from smalti.runtime.cpu.threads import call, context, driver_entry
-from smalti.schedule import Limits, Schedule, choose
+from smalti.schedule import ContractionSchedule, Limits, Schedule, choose
+from smalti.schedule.arithmetic import arithmetic
 
 Arrays = dict[str, np.ndarray]
 Pick = Callable[[Kernel, Limits, str], Schedule]
@@ -178,6 +181,20 @@ def narrow_everything(found: Partition) -> Partition:
     values = [*found.inputs.values(), *(p.views["out"] for p in found.regions if "out" in p.views)]
     return stored_in(found, {view.storage: replace(view.storage, dtype="bf16") for view in values
                              if view.storage.dtype == "f32"})
+
+
+def fewer_at_once(draw: Callable[..., Any]) -> Pick:
+    """Picks schedules whose register tiles have fewer rows, or tiles fewer panels, as `draw` of a
+    generated test says; the arithmetic is that of the first choice."""
+    def pick(kernel: Kernel, bounds: Limits, precision: str) -> Schedule:
+        found = choose(kernel, bounds, precision)
+        assert isinstance(found, ContractionSchedule)
+        other = replace(found, rows=draw(st.integers(1, found.rows)),
+                        panels=draw(st.integers(1, found.panels)))
+        assert arithmetic(kernel, other) == arithmetic(kernel, found)
+        return other
+
+    return pick
 
 
 def arrays_for(graph: Graph, seed: int = 0) -> tuple[Arrays, Arrays]:

@@ -6,6 +6,7 @@ import base64
 import http.client
 import io
 import json
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
 
+from smalti.server.archive import Archive
 from smalti.server.serve import HttpServer, configured, listening
 from smalti.server.site import Site
 
@@ -90,6 +93,22 @@ class Client:
 def opened(output: Path, models: Path) -> Site:
     """A site that has not started."""
     return Site(output, [models], ["cpu"], threads=1)
+
+
+def full_once(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The disk is full when the end of a job is noted first; what was refused then."""
+    ends: Any = Archive.end
+    refused: list[Any] = []
+
+    def refuses_once(self: Archive, *given: Any) -> bool:
+        if not refused:
+            refused.append(given)
+            raise sqlite3.OperationalError("database or disk is full")
+        return bool(ends(self, *given))
+
+    monkeypatch.setattr("smalti.server.worker.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(Archive, "end", refuses_once)
+    return refused
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from native_regions import arrays_for, relative_error
 
@@ -17,6 +19,18 @@ ALLOWED = {"f16": 2e-3, "bf16": 1e-2}
 """Errors of halves."""
 
 Arrays = dict[str, np.ndarray]
+
+
+def with_texts(graph: Graph, counts: Sequence[int], zeros: bool = True) -> tuple[Arrays, Arrays]:
+    """Inputs with texts of these numbers of tokens, with `zeros` behind them, and parameters."""
+    inputs, parameters = arrays_for(graph)
+    mask = np.arange(inputs["mask"].shape[1]) < np.array(counts)[:, None]
+    inputs["mask"] = mask.astype(np.float32)
+    if zeros:
+        inputs["context"] *= inputs["mask"][:, :, None]
+    if "timesteps" in inputs:
+        inputs["timesteps"] = np.linspace(1000, 200, len(counts)).astype(np.float32)
+    return inputs, parameters
 
 
 def check_program(graph: Graph, error_max: float = 1e-5) -> NativeProgram:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
-from native_regions import LEVELS, arrays_for, check_graph
-from transformer_graphs import ALLOWED, Arrays, bf16_error, check_program, gpu_error
+from native_regions import LEVELS, check_graph
+from transformer_graphs import ALLOWED, bf16_error, check_program, gpu_error, with_texts
 
 from smalti.errors import InputError
-from smalti.graph import Graph, evaluate, verify
+from smalti.graph import evaluate, verify
 from smalti.models import KREA2, Krea2Config, krea2, krea2_graph, krea2_text_graph
 from smalti.runtime.gpu.interface import Gpu
 
@@ -23,16 +24,8 @@ WIDE = Krea2Config(hidden_size=128, heads=4, kv_heads=2, mlp_size=192, blocks=1,
                    text_mlp_size=40, layer_blocks=1, text_blocks=1, axes=(8, 12, 12))
 """So wide that 192 tokens are stored as halves."""
 
-
-def given(graph: Graph, counts: list[int]) -> tuple[Arrays, Arrays]:
-    """Inputs with texts of these numbers of tokens, and parameters; norms have ones added to what
-    is stored."""
-    inputs, parameters = arrays_for(graph)
-    mask = np.arange(inputs["mask"].shape[1]) < np.array(counts)[:, None]
-    inputs["mask"] = mask.astype(np.float32)
-    if "timesteps" in inputs:
-        inputs["timesteps"] = np.linspace(1000, 200, len(counts)).astype(np.float32)
-    return inputs, parameters
+given = partial(with_texts, zeros=False)
+"""Inputs and parameters: what lies behind a text is any numbers, and must not count."""
 
 
 def test_the_parameters_are_those_of_the_checkpoint() -> None:

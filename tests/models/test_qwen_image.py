@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from native_regions import LEVELS, arrays_for, check_graph, relative_error
-from transformer_graphs import ALLOWED, Arrays, bf16_error, check_program, gpu_error
+from transformer_graphs import ALLOWED, Arrays, bf16_error, check_program, gpu_error, with_texts
 from transformer_peers import TINY_QWEN_IMAGE, filled, packed, qwen_image_module, weights_of
 from webgpu_devices import webgpu  # noqa: F401  a fixture
 
@@ -35,17 +35,6 @@ def gpu(request: pytest.FixtureRequest) -> Gpu:
     return request.getfixturevalue(request.param)
 
 
-def given(graph: Graph, counts: list[int]) -> tuple[Arrays, Arrays]:
-    """Inputs with texts of these numbers of tokens, zeros behind them, and parameters."""
-    inputs, parameters = arrays_for(graph)
-    mask = np.arange(inputs["mask"].shape[1]) < np.array(counts)[:, None]
-    inputs["mask"] = mask.astype(np.float32)
-    inputs["context"] *= inputs["mask"][:, :, None]
-    if "timesteps" in inputs:
-        inputs["timesteps"] = np.linspace(1000, 200, len(counts)).astype(np.float32)
-    return inputs, parameters
-
-
 def test_the_parameters_are_those_of_the_checkpoint() -> None:
     """1933 tensors, 20.43 billion numbers, of which 6.8 billion modulate."""
     counts, sizes = [], []
@@ -59,7 +48,7 @@ def test_the_parameters_are_those_of_the_checkpoint() -> None:
 
 def test_both_parts_compute_the_whole() -> None:
     whole = qwen_image_graph(TINY_QWEN_IMAGE, 2, 6, 4, 5)
-    inputs, parameters = given(whole, [5, 3])
+    inputs, parameters = with_texts(whole, [5, 3])
     expected = evaluate(whole, inputs, parameters)["prediction"]
     made = evaluate(qwen_image_modulation_graph(TINY_QWEN_IMAGE, 2),
                     {"timesteps": inputs.pop("timesteps")}, parameters)
@@ -87,7 +76,7 @@ def test_a_text_of_a_batch_is_read_as_if_it_were_alone() -> None:
     """What fills it up is not seen, whatever it is, and moves nothing."""
     counts, height, width = [7, 13], 6, 4
     graph = qwen_image_graph(TINY, len(counts), height, width, max(counts))
-    inputs, parameters = given(graph, counts)
+    inputs, parameters = with_texts(graph, counts)
     inputs["context"] += 1 - inputs["mask"][:, :, None]
     found = evaluate(graph, inputs, parameters)["prediction"]
     for row, count in enumerate(counts):
@@ -101,7 +90,7 @@ def test_a_text_of_a_batch_is_read_as_if_it_were_alone() -> None:
 def test_controls_are_added_behind_their_blocks() -> None:
     config = replace(TINY, blocks=3)
     graph = qwen_image_graph(config, 1, 4, 4, 3, control=(0, -1, 1))
-    inputs, parameters = given(graph, [3])
+    inputs, parameters = with_texts(graph, [3])
     assert inputs["control.1"].shape == (1, 4, 64)
     plain = {name: array for name, array in inputs.items() if not name.startswith("control")}
     expected = evaluate(qwen_image_graph(config, 1, 4, 4, 3), plain, parameters)["prediction"]
@@ -119,7 +108,7 @@ def test_the_unit_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     for unit in (1.0, qwen_image.STREAM_UNIT):
         monkeypatch.setattr(qwen_image, "STREAM_UNIT", unit)
         graph = qwen_image_graph(TINY, 1, 6, 4, 5)
-        found.append(evaluate(graph, *given(graph, [5]))["prediction"])
+        found.append(evaluate(graph, *with_texts(graph, [5]))["prediction"])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6, atol=1e-7)
 
 
@@ -152,12 +141,12 @@ def test_activations_of_the_size_of_published_ones_fit_f16(
 @pytest.mark.parametrize("precision", ALLOWED)
 def test_gpus_compute_it(vulkan: Gpu, precision: str) -> None:
     graph = qwen_image_graph(WIDE, 1, 32, 16, 32)
-    assert gpu_error(vulkan, graph, precision, *given(graph, [30])) < ALLOWED[precision]
+    assert gpu_error(vulkan, graph, precision, *with_texts(graph, [30])) < ALLOWED[precision]
 
 
 def test_bf16() -> None:
     graph = qwen_image_graph(WIDE, 1, 16, 16, 32)
-    assert bf16_error(graph, *given(graph, [30])) < ALLOWED["bf16"]
+    assert bf16_error(graph, *with_texts(graph, [30])) < ALLOWED["bf16"]
 
 
 def test_what_no_model_has_is_refused() -> None:
@@ -186,7 +175,7 @@ def test_diffusers_computes_the_same(config: QwenImageConfig, counts: tuple[int,
     graph = qwen_image_graph(config, len(counts), height, width, length)
     assert {name: value.shape for name, value in graph.parameters.items()} == {
         name: array.shape for name, array in weights.items()}
-    inputs, _ = given(graph, list(counts))
+    inputs, _ = with_texts(graph, list(counts))
     found = evaluate(graph, inputs, weights)["prediction"]
     with torch.no_grad():
         expected = module(
@@ -207,7 +196,7 @@ def test_another_picture_is_read_as_diffusers_reads_it(clean: bool) -> None:
     module = filled(qwen_image_module(config))
     weights = {f"{PREFIX}.{name}": tensor.numpy() for name, tensor in module.state_dict().items()}
     graph = qwen_image_graph(config, 1, height, width, 7, referenced=True)
-    inputs, _ = given(graph, [7])
+    inputs, _ = with_texts(graph, [7])
     if clean:
         inputs["clean"] = evaluate(qwen_image_modulation_graph(config), {
             "timesteps": np.zeros(1, np.float32)}, weights)["modulation"]

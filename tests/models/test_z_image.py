@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from native_regions import LEVELS, arrays_for, check_graph
-from transformer_graphs import ALLOWED, Arrays, bf16_error, check_program, gpu_error
+from transformer_graphs import ALLOWED, Arrays, bf16_error, check_program, gpu_error, with_texts
 from webgpu_devices import webgpu  # noqa: F401  a fixture
 
 from smalti.errors import InputError
@@ -27,16 +27,6 @@ WIDE = ZImageConfig(hidden_size=128, heads=2, mlp_size=192, blocks=1, refiners=1
 @pytest.fixture(params=["vulkan", "webgpu"])
 def gpu(request: pytest.FixtureRequest) -> Gpu:
     return request.getfixturevalue(request.param)
-
-
-def given(graph: Graph, counts: list[int]) -> tuple[Arrays, Arrays]:
-    """Inputs with texts of these numbers of tokens, zeros behind them, and parameters."""
-    inputs, parameters = arrays_for(graph)
-    mask = np.arange(inputs["mask"].shape[1]) < np.array(counts)[:, None]
-    inputs["mask"] = mask.astype(np.float32)
-    inputs["context"] *= inputs["mask"][:, :, None]
-    inputs["timesteps"] = np.linspace(1000, 200, len(counts)).astype(np.float32)
-    return inputs, parameters
 
 
 def test_the_parameters_are_those_of_the_checkpoint() -> None:
@@ -73,7 +63,7 @@ def test_a_text_of_a_batch_is_read_as_if_it_were_alone() -> None:
     where the image stands."""
     counts, height, width = [7, 33], 6, 4
     graph = z_image_graph(TINY, len(counts), height, width, max(counts))
-    inputs, parameters = given(graph, counts)
+    inputs, parameters = with_texts(graph, counts)
     found = evaluate(graph, inputs, parameters)["prediction"]
     for row, count in enumerate(counts):
         alone = {name: array[row:row + 1] for name, array in inputs.items()}
@@ -90,7 +80,7 @@ def test_the_units_change_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(z_image, "STREAM_UNIT", 2.0**-5 if power else 1.0)
         monkeypatch.setattr(z_image, "BRANCH_UNIT", 2.0**-7 if power else 1.0)
         graph = z_image_graph(TINY, 1, 6, 4, 5)
-        found.append(evaluate(graph, *given(graph, [5]))["prediction"])
+        found.append(evaluate(graph, *with_texts(graph, [5]))["prediction"])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6, atol=1e-7)
 
 
@@ -129,13 +119,13 @@ def test_activations_of_the_size_of_published_ones_fit_f16(
 @pytest.mark.parametrize("precision", ALLOWED)
 def test_gpus_compute_it(vulkan: Gpu, precision: str) -> None:
     graph = z_image_graph(WIDE, 1, 32, 16, 32)
-    inputs, parameters = given(graph, [30])
+    inputs, parameters = with_texts(graph, [30])
     assert gpu_error(vulkan, graph, precision, inputs, parameters) < ALLOWED[precision]
 
 
 def test_bf16() -> None:
     graph = z_image_graph(WIDE, 1, 32, 16, 32)
-    assert bf16_error(graph, *given(graph, [30])) < ALLOWED["bf16"]
+    assert bf16_error(graph, *with_texts(graph, [30])) < ALLOWED["bf16"]
 
 
 def test_what_no_model_has_is_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import sqlite3
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from served import SECONDS, opened
+from served import SECONDS, full_once, opened
 
 from smalti.server import on_ray
 from smalti.server.archive import (
@@ -21,7 +20,6 @@ from smalti.server.archive import (
     DONE,
     FAILED,
     RUNNING,
-    Archive,
     JobRecord,
 )
 from smalti.server.messages import Advanced, Finished, Message
@@ -149,16 +147,7 @@ def test_a_replica_of_serve_stops_what_is_cancelled(models: Path, replica: Pictu
 
 def test_how_a_job_ended_is_noted_again_where_the_disk_is_full(
         site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends, refused = Archive.end, []
-
-    def refuses_once(self: Archive, *given: Any) -> bool:
-        if not refused:
-            refused.append(given)
-            raise sqlite3.OperationalError("database or disk is full")
-        return ends(self, *given)
-
-    monkeypatch.setattr("smalti.server.worker.RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(Archive, "end", refuses_once)
+    refused = full_once(monkeypatch)
     assert made(site).state == DONE and len(refused) == 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -14,14 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.numpy import save_file
-from served import SECONDS, opened
+from served import SECONDS, full_once, opened
 from tiny_model import tiny_weights
 
 from smalti.diffusion import made_picture
 from smalti.diffusion.job import PictureJob
 from smalti.errors import DeviceLostError, DeviceMemoryError, NumericsError, OutputError
 from smalti.server import worker as worker_module
-from smalti.server.archive import CANCELLED, DONE, FAILED, QUEUED, Archive, JobRecord
+from smalti.server.archive import CANCELLED, DONE, FAILED, QUEUED, JobRecord
 from smalti.server.models import ModelFile, ModelFolders
 from smalti.server.site import ARCHIVE, Site
 
@@ -183,16 +182,7 @@ def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path, kind: st
 
 def test_an_archive_that_cannot_be_written_is_tried_again(
         site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends, refused = Archive.end, []
-
-    def refuses_once(self: Archive, *given: Any) -> bool:
-        if not refused:
-            refused.append(given)
-            raise sqlite3.OperationalError("database or disk is full")
-        return ends(self, *given)
-
-    monkeypatch.setattr("smalti.server.worker.RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(Archive, "end", refuses_once)
+    refused = full_once(monkeypatch)
     assert made(site).state == DONE and len(refused) == 1
 
 

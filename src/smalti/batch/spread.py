@@ -22,7 +22,7 @@ from smalti import settings
 from smalti.batch.crew import Crew, Died
 from smalti.batch.folder import BatchFolder, BatchOutcome
 from smalti.batch.records import PICTURES, BatchRecord
-from smalti.batch.run import WORKERS_MAX, resolved, telling
+from smalti.batch.run import check_workers, resolved, telling
 from smalti.batch.worker import Maker
 from smalti.cluster import shared_cache
 from smalti.cluster.greeting import Greeter, Greeting
@@ -173,8 +173,7 @@ class ClusterCrew(Crew):
     def __init__(self, cluster: Cluster, work: SpreadWork, folder: BatchFolder,
                  tell: Callable[[str], None], make: Callable[..., Any] = PictureWorker,
                  scout: Callable[..., Any] = Scout) -> None:
-        if not 1 <= work.workers <= WORKERS_MAX:
-            raise InputError(f"workers is {work.workers}; expected 1 to {WORKERS_MAX}")
+        check_workers(work.workers)
         self._cluster, self._work, self._folder, self._tell = cluster, work, folder, tell
         self._make, self._scout = make, scout
         self._stations: dict[str, _Station] = {}

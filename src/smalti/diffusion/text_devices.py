@@ -24,7 +24,7 @@ from smalti.diffusion.placement import AUTO, PartDevices
 from smalti.diffusion.residents import Residents
 from smalti.diffusion.submodels import Submodels
 from smalti.families.parts import TEXTS
-from smalti.graph.quantised import FORMATS
+from smalti.kernel.form import ELEMENT_BYTES
 from smalti.machine import DeviceModel
 from smalti.runtime.choice import candidates, described
 from smalti.runtime.drivers import driver_of
@@ -32,9 +32,6 @@ from smalti.runtime.drivers import driver_of
 LOADED_BYTES_A_SECOND = 0.5e9
 """At which weights become those of a program: 0.78 GB of T5-XXL in bf16 took 0.9 to 2.7 seconds of
 a core of Zen 4, to a GPU 1.5 to 2.3 (`bench/text_devices.py --measure`)."""
-
-HALF_BYTES, FULL_BYTES = 2, 4
-"""Of a weight that is held as f16 or bf16, and as f32."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +118,5 @@ def _sizes(models: Submodels) -> dict[str, float]:
     """The bytes of each weight, held as the file has it."""
     names = models.checkpoint.names()
     dtypes = models.held(names, models.weights)
-    return {name: math.prod(models.checkpoint.shape(name)) * (
-        FORMATS[dtypes[name]].element_bytes if dtypes.get(name) in FORMATS else
-        HALF_BYTES if name in dtypes else FULL_BYTES) for name in names}
+    return {name: math.prod(models.checkpoint.shape(name)) * ELEMENT_BYTES[dtypes.get(name, "f32")]
+            for name in names}

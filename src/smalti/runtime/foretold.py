@@ -15,7 +15,7 @@ from smalti.compiler.outlook import arena_bytes, outlook
 from smalti.errors import InputError
 from smalti.fuse import HostRegion, Partition, Region
 from smalti.graph import Graph
-from smalti.graph.quantised import FORMATS
+from smalti.kernel.form import ELEMENT_BYTES
 from smalti.machine import DeviceModel
 from smalti.runtime.cpu.recipe import recipe_of
 from smalti.runtime.device import LIBRARY, Device
@@ -27,7 +27,6 @@ from smalti.runtime.sources import Done, Weights, nothing
 from smalti.schedule.merge import contraction_extents
 
 CPU_PRECISIONS = ("auto", "f32", "bf16")
-HALF_BYTES, FULL_BYTES = 2, 4
 WINDOWS_SHARE = {"cpu": 1.8, "gpu": 1.35}
 """What compiled programs with convolutions compute in, over what lies between their kernels: those
 transform and pad their inputs. The shipped model at 512x512: 1.77 and 1.02 for UNet and decoder on
@@ -106,15 +105,8 @@ def _windowed(region: Region | HostRegion) -> bool:
 
 def _sizes(recipe: Recipe, precision: str) -> list[tuple[str, int]]:
     """Each weight of a graph, and the bytes that it is held in."""
-    held = dict(recipe.options.weights)
-
-    def element(name: str) -> float:
-        dtype = held.get(name)
-        if dtype in FORMATS:
-            return FORMATS[dtype].element_bytes
-        return FULL_BYTES if dtype is None and precision == "f32" else HALF_BYTES
-
-    return [(name, int(value.type.size * element(name)))
+    held, usual = dict(recipe.options.weights), "f32" if precision == "f32" else "bf16"
+    return [(name, int(value.type.size * ELEMENT_BYTES[held.get(name, usual)]))
             for name, value in recipe.graph.parameters.items()]
 
 

@@ -14,7 +14,7 @@ from smalti.server.gallery import Gallery
 from smalti.server.messages import Advanced, Failed, Finished, Message
 from smalti.server.previews import Previews
 from smalti.server.queue import JobQueue
-from smalti.server.worker import settle
+from smalti.server.worker import defect, keep, settle
 
 PLACE = "cluster"
 """What is told as the device of such workers."""
@@ -36,8 +36,9 @@ class RemoteWorker:
                  count: int) -> None:
         self._queue, self._gallery, self._previews, self._send = queue, gallery, previews, send
         self._lost: dict[str, int] = {}
-        self._threads = [threading.Thread(target=self._keep, name=f"replica {number}", daemon=True)
-                         for number in range(count)]
+        self._threads = [threading.Thread(
+            target=keep, args=(queue, self._work, f"work on replica {number}"),
+            name=f"keeper of replica {number}", daemon=True) for number in range(count)]
 
     def start(self) -> None:
         """Begin to take jobs."""
@@ -54,13 +55,6 @@ class RemoteWorker:
 
     def unload(self) -> None:
         """Replicas end by themselves when nothing is asked of them."""
-
-    def _keep(self) -> None:
-        """Keep a thread that works, until the queue stops; a defect ends one, and fails its job."""
-        while not self._queue.stopping:
-            thread = threading.Thread(target=self._work, daemon=True)
-            thread.start()
-            thread.join()
 
     def _work(self) -> None:
         while (job := self._queue.take(self.device)) is not None:
@@ -85,8 +79,7 @@ class RemoteWorker:
         except (SmaltiError, OSError) as error:
             self._fail(job, type(error).__name__, str(error))
         except BaseException as error:
-            self._fail(job, "Defect", f"a defect in Smalti: {type(error).__name__}: {error}; the "
-                                      f"log of the server has the place")
+            self._fail(job, *defect(error))
             raise
         finally:
             messages.close()

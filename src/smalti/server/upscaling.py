@@ -15,6 +15,7 @@ from smalti.diffusion.metadata import carried, parse
 from smalti.diffusion.upscale import FACTOR_MAX, Upscaler
 from smalti.errors import InputError
 from smalti.server.asked import Asked, opened, picture
+from smalti.server.messages import MadeWith
 from smalti.server.models import ModelFile, ModelFolders
 
 FACTOR = NumberKind(0, FACTOR_MAX, above=True)
@@ -41,19 +42,11 @@ class AskedUpscaling:
 
 
 @dataclass(frozen=True)
-class Origin:
-    """What a picture that was enlarged is known by: the network, and the prompt that it had."""
-
-    model: str
-    prompt: str
-
-
-@dataclass(frozen=True)
 class Enlarged:
     """What became of it, as the gallery keeps the result of a pipeline: one picture, with the
-    settings that it had."""
+    settings that it had, and known by the network that enlarged it."""
 
-    parameters: Origin
+    parameters: MadeWith
     images: list[Image.Image]
     seeds: list[int]
     texts: list[str]
@@ -87,5 +80,5 @@ def enlarged(asked: AskedUpscaling, upscaler: Upscaler,
         text = f"{text}, Postprocess upscale by: {share:g}, Postprocess upscaler: {upscaler.name}"
         image = MadePicture.of(image, text)
     seed = known.pairs.get("Seed", "0")
-    return Enlarged(Origin(upscaler.name, known.prompt), [image],
+    return Enlarged(MadeWith(upscaler.name, known.prompt), [image],
                     [int(seed) if seed.isascii() and seed.isdigit() else 0], [text])

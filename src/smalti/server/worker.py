@@ -56,7 +56,9 @@ class DeviceWorker:
         self._pipelines: OrderedDict[Hashable, Pipeline] = OrderedDict()
         self._residents: Residents | None = None
         self._decoders: TinyDecoders | None = None
-        self._keeper = threading.Thread(target=self._keep, name=f"keeper of {device}", daemon=True)
+        self._keeper = threading.Thread(
+            target=lambda: keep(queue, self._work, f"work on {self.device}"),
+            name=f"keeper of {device}", daemon=True)
         self._job = ""
 
     @property
@@ -80,13 +82,6 @@ class DeviceWorker:
             self._keeper.join(seconds)
         return not self._keeper.is_alive()
 
-    def _keep(self) -> None:
-        """Keep a thread that works, until the queue stops."""
-        while not self._queue.stopping:
-            thread = threading.Thread(target=self._work, name=f"work on {self.device}", daemon=True)
-            thread.start()
-            thread.join()
-
     def _work(self) -> None:
         late.load()
         with suppress(SmaltiError):  # each job then fails with what it says
@@ -109,8 +104,7 @@ class DeviceWorker:
                 f"there is not enough memory ({error}); choose a smaller size or batch, or close "
                 f"other programs"))
         except BaseException as error:
-            self._fail(job, "Defect", f"a defect in Smalti: {type(error).__name__}: {error}; the "
-                                      f"log of the server has the place")
+            self._fail(job, *defect(error))
             raise
 
     def _make(self, job: JobRecord) -> None:
@@ -238,6 +232,21 @@ class DeviceWorker:
 
     def _fail(self, job: JobRecord, error: str, message: str) -> None:
         settle(self._queue, lambda: self._queue.fail(job, error, message))
+
+
+def keep(queue: JobQueue, work: Callable[[], None], name: str) -> None:
+    """Keep a thread of this name that does `work`, until the queue stops; a defect ends one, and
+    the next goes on."""
+    while not queue.stopping:
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        thread.start()
+        thread.join()
+
+
+def defect(error: BaseException) -> tuple[str, str]:
+    """The name and the text of what a job failed with that nobody foresaw."""
+    return "Defect", (f"a defect in Smalti: {type(error).__name__}: {error}; the log of the server "
+                      f"has the place")
 
 
 def settle(queue: JobQueue, note: Callable[[], None]) -> None:
