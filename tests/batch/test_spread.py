@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import FakeCluster
+from clusters import FakeCluster, FakeWorker
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
@@ -16,7 +16,7 @@ from smalti.batch import spread
 from smalti.batch.crew import made_by
 from smalti.batch.folder import BatchFolder, BatchOutcome
 from smalti.batch.records import BatchRecord, records
-from smalti.batch.spread import ClusterCrew, PictureWorker, Scout, SpreadWork, pictures_of
+from smalti.batch.spread import ClusterCrew, PictureWorker, SpreadWork, pictures_of
 from smalti.batch.table import BatchRow
 from smalti.cluster.greeting import Greeting
 from smalti.errors import InputError
@@ -24,38 +24,37 @@ from smalti.errors import InputError
 USUAL: dict[str, Any] = dict(device="auto", precision="auto", threads=None)
 
 
-class Looks:
-    """A scout of nodes with a CPU."""
+class Makes:
+    """Makes pictures that are the digests of their records, and of what they begin with, on a node
+    with a CPU."""
 
     found = Greeting(("cpu",), "a CPU")
 
-    def __init__(self, code: str) -> None:
-        pass
-
-    def look_for(self, work: SpreadWork) -> Greeting:
-        return self.found
-
-
-class Refuses(Looks):
-    def look_for(self, work: SpreadWork) -> Greeting:
-        raise InputError("it has no model")
-
-
-class TwoGpus(Looks):
-    found = Greeting(("vulkan:0", "vulkan:1"), "two GPUs")
-
-
-class Makes:
-    """Makes pictures that are the digests of their records, and of what they begin with."""
-
-    def __init__(self, work: SpreadWork, device: str, threads: int | None, keeper: object) -> None:
+    def __init__(self, code: str, work: SpreadWork, device: str, threads: int | None,
+                 keeper: object) -> None:
         self.device, self.threads = device, threads
+
+    def look_for_work(self) -> Greeting:
+        return self.found
 
     def make(self, record: BatchRecord, names: tuple[str, ...], *contents: bytes
              ) -> tuple[BatchOutcome, bytes]:
         if record.options["prompt"] == "bad":
             return BatchOutcome(record.digest, error="no such sampler"), b""
         return BatchOutcome(record.digest, .1, 9, 9), b"".join([record.digest.encode(), *contents])
+
+
+class Refuses(Makes):
+    def look_for_work(self) -> Greeting:
+        raise InputError("it has no model")
+
+
+class OneGpu(Makes):
+    found = Greeting(("vulkan:0",), "a GPU")
+
+
+class TwoGpus(Makes):
+    found = Greeting(("vulkan:0", "vulkan:1"), "two GPUs")
 
 
 class Broken(Makes):
@@ -74,10 +73,9 @@ def asked_for(count: int, prompt: str = "a") -> list[BatchRecord]:
 
 
 def over(cluster: FakeCluster, folder: Path, wanted: list[BatchRecord], told: list[str],
-         make: Callable[..., Any] = Makes, scout: Callable[..., Any] = Looks,
-         **more: Any) -> list[BatchOutcome]:
+         make: Callable[..., Any] = Makes, **more: Any) -> list[BatchOutcome]:
     work = SpreadWork({"precision": "auto"}, "m", "auto", **more)
-    crew = ClusterCrew(cluster, work, BatchFolder(folder), told.append, make, scout)
+    crew = ClusterCrew(cluster, work, BatchFolder(folder), told.append, make)
     return [*made_by(crew, wanted)]
 
 
@@ -120,8 +118,8 @@ def test_nodes_that_come_and_go(tmp_path_factory: pytest.TempPathFactory, data: 
 
 def test_a_record_that_kills_three_workers_is_an_error(tmp_path: Path) -> None:
     def event(cluster: FakeCluster, at: int) -> None:
-        for worker in cluster.workers:
-            worker.lost |= worker.make is Makes
+        for worker in cluster.asked("make"):
+            worker.lost = True
 
     cluster = FakeCluster(event=event)
     cluster.add("one")
@@ -141,7 +139,7 @@ def test_a_node_that_cannot_is_left_out_by_name(tmp_path: Path) -> None:
     cluster = FakeCluster()
     cluster.add("one")
     with pytest.raises(InputError, match="no node of the cluster can make .*\n  one: it has no mo"):
-        over(cluster, tmp_path, asked_for(1), [], scout=Refuses)
+        over(cluster, tmp_path, asked_for(1), [], make=Refuses)
     with pytest.raises(InputError, match="one: the model is damaged"):
         over(cluster, tmp_path, asked_for(1), [], make=Broken)
 
@@ -153,35 +151,62 @@ def test_a_cluster_without_nodes_is_waited_for_and_then_told(
         over(FakeCluster(), tmp_path, asked_for(1), [])
 
 
-@pytest.mark.parametrize(("cores", "gpus", "scout", "more", "expected"), [
-    (8, 0, Looks, {}, [(8, 0, 8)]),
-    (8, 0, Looks, dict(workers=3), [(2, 0, 2)] * 3),
-    (2, 0, Looks, dict(workers=3), [(1, 0, 1)] * 2),
-    (8, 0, Looks, dict(workers=2, threads=4), [(2, 0, 2)] * 2),
-    (2, 0, Looks, dict(threads=8), [(2, 0, 8)]),
+@pytest.mark.parametrize(("cores", "gpus", "make", "more", "expected"), [
+    (8, 0, Makes, {}, [(8, 0, 8)]),
+    (8, 0, Makes, dict(workers=3), [(2, 0, 2)] * 3),
+    (2, 0, Makes, dict(workers=3), [(1, 0, 1)] * 2),
+    (8, 0, Makes, dict(workers=2, threads=4), [(2, 0, 2)] * 2),
+    (2, 0, Makes, dict(threads=8), [(2, 0, 8)]),
     (8, 2, TwoGpus, {}, [(1, 1, None)] * 2),
     (1, 1, TwoGpus, dict(threads=3), [(.5, .5, 3)] * 2)])
-def test_workers_of_a_node(tmp_path: Path, cores: int, gpus: float, scout: type[Looks],
+def test_workers_of_a_node(tmp_path: Path, cores: int, gpus: float, make: type[Makes],
                            more: dict[str, Any], expected: list[tuple[Any, ...]]) -> None:
     cluster = FakeCluster()
     cluster.add("one", cores, gpus)
-    over(cluster, tmp_path, asked_for(9), [], scout=scout, **more)
-    workers = [each for each in cluster.workers if each.make is Makes]
+    over(cluster, tmp_path, asked_for(9), [], make=make, **more)
+    scouts = [each for each in cluster.workers if not each.cores]
+    assert len(scouts) == bool(gpus)  # else the first worker is one
+    workers = [each for each in cluster.workers if each.cores]
     assert [(each.cores, each.gpus, each.made.threads) for each in workers] == expected
-    assert {each.made.device for each in workers} == set(scout.found.devices)
+    assert {each.made.device for each in workers} == set(make.found.devices)
+
+
+def test_a_gpu_that_ray_does_not_know_takes_the_place_of_the_expected_cpu(tmp_path: Path) -> None:
+    cluster, wanted = FakeCluster(), asked_for(3)
+    cluster.add("one", cores=4)
+    check_whole(tmp_path, wanted, over(cluster, tmp_path, wanted, told := [], make=OneGpu))
+    assert told == ["one: 1 workers on vulkan:0, a GPU\n"]
+    assert [(each.made.device, each.cores) for each in cluster.workers] == [("cpu", 4),
+                                                                           ("vulkan:0", 1)]
+
+
+def test_a_scout_that_is_lost_is_sent_again_and_then_its_node_is_left_out(tmp_path: Path) -> None:
+    def event(cluster: FakeCluster, at: int) -> None:
+        for worker in cluster.asked("look_for_work"):
+            worker.lost |= at < losses
+
+    for losses in (2, 3):
+        cluster, wanted = FakeCluster(event=event), asked_for(3)
+        cluster.add("one", cores=4)
+        if losses == 2:
+            check_whole(tmp_path, wanted, over(cluster, tmp_path, wanted, [], workers=2))
+        else:
+            with pytest.raises(InputError, match="one: its node ended"):
+                over(cluster, tmp_path, wanted, [], workers=2)
+        assert all(each.lost for each in cluster.workers)
 
 
 def test_nodes_of_several_kinds_are_told(tmp_path: Path) -> None:
-    class Kinds(Looks):
+    class Kinds(Makes):
         kinds = iter("AB")
 
-        def look_for(self, work: SpreadWork) -> Greeting:
+        def look_for_work(self) -> Greeting:
             return Greeting(("cpu",), next(self.kinds))
 
     cluster = FakeCluster()
     cluster.add("one")
     cluster.add("two")
-    over(cluster, tmp_path, asked_for(3), told := [], scout=Kinds)
+    over(cluster, tmp_path, asked_for(3), told := [], make=Kinds)
     assert told[2].startswith("nodes are of several kinds: pictures of one kind may differ")
 
 
@@ -217,7 +242,8 @@ def test_pictures_that_records_begin_with_go_along(
     monkeypatch.setattr(spread, "Maker", Reads)
     monkeypatch.setattr(spread, "_loaded", lambda work, device: {})
     monkeypatch.setattr(spread.shared_cache, "share", lambda keeper: None)
-    worker = PictureWorker(SpreadWork({}, "", "cpu"), "cpu", 1, None)  # type: ignore[arg-type]
+    worker = PictureWorker(spread.cache.code_digest(), SpreadWork({}, "", "cpu"), "cpu", 1,
+                           FakeWorker("here", Makes, ()))
     worker.make(record, names, b"A", b"B")
     assert seen == [[b"A", b"B", b"A", str(model)]]
     (tmp_path / "b.png").unlink()
@@ -225,18 +251,23 @@ def test_pictures_that_records_begin_with_go_along(
         over(cluster, tmp_path / "again", [record], [])
 
 
-def test_a_node_with_other_files_or_code_is_refused(model_path: Path) -> None:
+def test_a_node_with_other_files_or_code_is_refused(model_path: Path,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(code: str, work: SpreadWork) -> Greeting:
+        return PictureWorker(code, work, "cpu", 1, FakeWorker("here", Makes, ())).look_for_work()
+
+    monkeypatch.setattr(spread.shared_cache, "share", lambda keeper: None)
     work = SpreadWork.of({"path": model_path, **USUAL, "device": "cpu"}, 1, print)
     assert work.loading["path"] == str(model_path.absolute()) and work.loading["device"] == "cpu"
     code = spread.cache.code_digest()
-    assert Scout(code).look_for(work).devices == ("cpu",)
+    assert look(code, work).devices == ("cpu",)
     for wrong, said in ((SpreadWork(work.loading, "other", "cpu"), "files of the model are others"),
                         (SpreadWork({**work.loading, "precision": "f99"}, "", "cpu"),
                          "cpu has no f99; it has")):
         with pytest.raises(InputError, match=said):
-            Scout(code).look_for(wrong)
+            look(code, wrong)
     with pytest.raises(InputError, match="its Smalti .* is of another code"):
-        Scout("other")
+        look("other", work)
 
 
 @pytest.mark.sweep  # loads a model twice

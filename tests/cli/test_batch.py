@@ -94,6 +94,14 @@ def test_records_that_fail_are_told_and_tried_again(
         "", "steps are too many for this model"]
 
 
+def test_a_log_has_lines_of_how_far_a_batch_is(
+        arguments: list[object], tmp_path: Path, fake: type[FakeMaker],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "TOLD_SECONDS", 0.0)
+    told = run("batch", table(tmp_path, "a", "b"), *arguments)
+    assert "1 of 2 pictures, about 0 minutes left\n2 of 2 pictures" in told.stderr
+
+
 def test_a_dry_run_makes_nothing(arguments: list[object], tmp_path: Path) -> None:
     told = run("batch", table(tmp_path, "a"), *arguments, "--dry-run")
     assert told.stdout == "1 pictures: 0 are there, 1 are to be made\n"

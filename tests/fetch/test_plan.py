@@ -14,9 +14,9 @@ from tiny_model import METADATA, tiny_weights
 
 import smalti
 from smalti import fetch
+from smalti.claim import claimed
 from smalti.errors import FetchError
 from smalti.fetch import ModelStore, download
-from smalti.fetch.claim import claimed
 
 MODEL = save(tiny_weights(), METADATA)
 

@@ -70,6 +70,10 @@ class FakeCluster:
         for worker in self.workers:
             worker.lost |= worker.node == name
 
+    def asked(self, method: str) -> list[FakeWorker]:
+        """The workers that have a method asked of them."""
+        return [worker for worker, each, _ in self._asked.values() if each == method]
+
     def nodes(self) -> list[ClusterNode]:
         return [*self.here.values()]
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from PIL import Image
 
 from smalti.batch.records import DIGITS, BatchRecord
+from smalti.claim import claimed
 from smalti.errors import InputError, OutputError
-from smalti.fetch.claim import claimed
 from smalti.runtime.container import replaced
 
 OWN = ".smalti-batch"

@@ -16,10 +16,10 @@ from smalti.batch.folder import BatchFolder, BatchOutcome
 from smalti.batch.records import BatchRecord
 from smalti.batch.worker import BatchWork, Maker, serve
 from smalti.checkpoint.folder import model_name
+from smalti.claim import claimed
 from smalti.diffusion.load_options import LoadOptions
 from smalti.diffusion.named import fetched
 from smalti.errors import InputError
-from smalti.fetch.claim import claimed
 
 WORKERS_MAX = 64
 """Each has the model in its own memory."""

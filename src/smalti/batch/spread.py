@@ -1,17 +1,18 @@
 """A batch over a cluster: workers on its nodes make pictures, this process writes them.
 
-Nodes look whether they can (`Scout`): the same Smalti, the same files of the model, the device that
-is asked for. Then each has a worker a device, or several that share its cores, which loads the
-model once (`PictureWorker`). A worker has one record that it makes and one that waits, no more, so
-that pictures do not pile up before they are written. What a node had that was lost is made by
-others; a node that comes, or comes back, gets workers.
+Each node has a worker a device, or several that share its cores, which loads the model once
+(`PictureWorker`). One of them is a scout before: it looks whether the node can do the work, which
+needs the same Smalti, the same files of the model, and the device that is asked for. A worker has
+one record that it makes and one that waits, no more, so that pictures do not pile up before they
+are written. What a node had that was lost is made by others; a node that comes, or comes back, gets
+workers.
 """
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from smalti.batch.folder import BatchFolder, BatchOutcome
 from smalti.batch.records import PICTURES, BatchRecord
 from smalti.batch.run import check_workers, resolved, telling
 from smalti.batch.worker import Maker
+from smalti.claim import temporary_folder
 from smalti.cluster import shared_cache
 from smalti.cluster.greeting import Greeter, Greeting
 from smalti.cluster.interface import (
@@ -37,6 +39,7 @@ from smalti.cluster.interface import (
 )
 from smalti.diffusion.load_options import LoadOptions
 from smalti.diffusion.made_picture import encoded
+from smalti.diffusion.placement import AUTO
 from smalti.errors import InputError
 from smalti.runtime import cache
 from smalti.runtime.container import replaced
@@ -82,34 +85,38 @@ class SpreadWork:
                    telling({**loading, **theirs}), loaded["device"], workers, loaded["threads"])
 
 
-class Scout(Greeter):
-    """Looks at a node before it gets workers: fetches the model, where it has a name."""
+class PictureWorker(Greeter):
+    """Looks at its node, then makes pictures on a device there, and tells what is in their files.
+    """
 
-    def look_for(self, work: SpreadWork) -> Greeting:
-        """What the node has. Raises InputError for files that are not those of the one that asks.
-        """
-        found = self.look(work.device, str(work.loading["precision"]))
-        _loaded(work, found.devices[0])
-        return found
-
-
-class PictureWorker:
-    """Makes pictures and tells what is in their files."""
-
-    def __init__(self, work: SpreadWork, device: str, threads: int | None,
+    def __init__(self, code: str, work: SpreadWork, device: str, threads: int | None,
                  keeper: ClusterWorker) -> None:
+        super().__init__(code)
         shared_cache.share(keeper)
+        self._work, self._device, self._threads = work, device, threads
         self._made = b""
-        self._maker = Maker({**_loaded(work, device), "threads": threads}, self._keep)
+        self._maker: Maker | None = None
+
+    def look_for_work(self) -> Greeting:
+        """What the node has. Fetches the model, where it has a name. Raises InputError for files
+        that are not those of the one that asks."""
+        found = self.look(self._work.device, str(self._work.loading["precision"]))
+        _loaded(self._work, found.devices[0])
+        return found
 
     def make(self, record: BatchRecord, names: tuple[str, ...], *contents: bytes
              ) -> tuple[BatchOutcome, bytes]:
         """What became of a record, and its picture; `contents` are those of files that it names."""
-        with tempfile.TemporaryDirectory() as folder:
-            here = {}
-            for number, (name, content) in enumerate(zip(names, contents, strict=True)):
-                here[name] = str(Path(folder) / f"{number}{Path(name).suffix}")
-                Path(here[name]).write_bytes(content)
+        if self._maker is None:
+            loading = _loaded(self._work, self._device)
+            self._maker = Maker({**loading, "threads": self._threads}, self._keep)
+        here: dict[str, str] = {}
+        with ExitStack() as until:
+            if names:
+                folder = until.enter_context(temporary_folder("batch"))
+                for number, (name, content) in enumerate(zip(names, contents, strict=True)):
+                    here[name] = str(folder / f"{number}{Path(name).suffix}")
+                    Path(here[name]).write_bytes(content)
             made = self._maker.make(replace(record, options=_moved(record.options, here)))
         assert made is not None
         return made, b"" if made.error else self._made
@@ -156,12 +163,13 @@ def _moved(options: Mapping[str, Any], here: Mapping[str, str]) -> dict[str, Any
 
 @dataclass(eq=False)
 class _Station:
-    """A node, and what is known of it: the scout that looks, then its workers; a worker has records
-    in the order in which it makes them."""
+    """A node, and what is known of it: its devices, which are expected until it was looked at; the
+    scout that looks; workers and their devices by the workers' numbers."""
 
     node: ClusterNode
+    devices: tuple[str, ...]
+    looked_at: bool = False
     scout: ClusterWorker | None = None
-    devices: tuple[str, ...] = ()
     workers: dict[int, tuple[ClusterWorker, str]] = field(default_factory=dict)
     losses: int = 0
     barred: bool = False
@@ -171,11 +179,10 @@ class ClusterCrew(Crew):
     """Workers on the nodes of a cluster. `tell` is called with lines that are to stay."""
 
     def __init__(self, cluster: Cluster, work: SpreadWork, folder: BatchFolder,
-                 tell: Callable[[str], None], make: Callable[..., Any] = PictureWorker,
-                 scout: Callable[..., Any] = Scout) -> None:
+                 tell: Callable[[str], None], make: Callable[..., Any] = PictureWorker) -> None:
         check_workers(work.workers)
         self._cluster, self._work, self._folder, self._tell = cluster, work, folder, tell
-        self._make, self._scout = make, scout
+        self._make = make
         self._stations: dict[str, _Station] = {}
         self._kinds: dict[str, set[str]] = {}
         self._refusals: dict[str, str] = {}
@@ -208,7 +215,7 @@ class ClusterCrew(Crew):
     def _open(self) -> list[tuple[int, _Station]]:
         """Workers that can be given a record: none of a node that has lost one, until a scout found
         that the node is still there, so that a record is to blame for no loss but its own."""
-        return [(number, station) for station in self._stations.values() if station.devices
+        return [(number, station) for station in self._stations.values() if station.looked_at
                 for number in station.workers if len(self._queues[number]) < WAITING]
 
     def answers(self) -> Iterator[tuple[BatchRecord, BatchOutcome | Died]]:
@@ -243,7 +250,7 @@ class ClusterCrew(Crew):
             self._tell(f"{station.node.name} lost a worker ({told.why}); others make what it "
                        f"had\n")
             self._cluster.end(worker)
-            station.devices = ()  # whether the node is still there, a scout finds
+            station.looked_at = False  # whether the node is still there, a scout finds
             for place, each in enumerate(self._queues.pop(number)):
                 _, _, record = self._making.pop(each)
                 yield record, Died(f"{station.node.name}: {told.why}", making=place == 0)
@@ -277,30 +284,46 @@ class ClusterCrew(Crew):
         alive = {node.id: node for node in self._cluster.nodes()}
         for gone in self._stations.keys() - alive.keys():
             station = self._stations[gone]
-            station.devices = ()
-            for number in [each for each in station.workers if not self._queues[each]]:
-                self._cluster.end(station.workers.pop(number)[0])
-                del self._queues[number]
+            station.looked_at = False
+            self._dismiss(station)
             if not station.workers and station not in self._scouting.values():
                 del self._stations[gone]
         for id, node in alive.items():
-            station = self._stations.setdefault(id, _Station(node))
+            station = self._stations.setdefault(id, _Station(node, self._expected(node)))
             if station.barred or station.scout is not None:
                 continue
-            if not station.devices:
-                station.scout = self._cluster.begin(node, 0, self._scout, (cache.code_digest(),))
-                ticket = self._cluster.ask(station.scout, "look_for", self._work)
-                self._scouting[ticket] = station
-            elif len(station.workers) < len(self._places(station)):
+            if station.looked_at:
                 self._begin(station)
+            else:
+                self._send_scout(station)
+
+    def _expected(self, node: ClusterNode) -> tuple[str, ...]:
+        """The devices of a node that nobody looked at; none where there is no saying."""
+        return ("cpu",) if node.gpus == 0 and self._work.device in (AUTO, "cpu") else ()
+
+    def _send_scout(self, station: _Station) -> None:
+        """Have a node looked at: by a worker that it lacks, since that begins meanwhile, else by a
+        process that takes no core."""
+        begun = self._begin(station) if station.devices else []
+        station.scout = begun[0] if begun else self._worker(station.node, "", None, 0.0, 0.0)
+        self._scouting[self._cluster.ask(station.scout, "look_for_work")] = station
+
+    def _dismiss(self, station: _Station) -> None:
+        """End workers that have no record."""
+        for number in [each for each in station.workers if not self._queues[each]]:
+            self._cluster.end(station.workers.pop(number)[0])
+            del self._queues[number]
 
     def _looked_at(self, station: _Station, told: Told | Declined | Lost) -> None:
         """What a scout found."""
-        assert station.scout is not None
-        self._cluster.end(station.scout)
-        station.scout = None
+        scout, station.scout = station.scout, None
+        assert scout is not None
+        if all(worker is not scout for worker, _ in station.workers.values()):
+            self._cluster.end(scout)
+        if not isinstance(told, Told) or told.value.devices != station.devices:
+            self._dismiss(station)
         if isinstance(told, Told):
-            station.devices = told.value.devices
+            station.devices, station.looked_at = told.value.devices, True
             self._kinds.setdefault(told.value.kind, set()).add(station.node.name)
             self._begin(station)
             self._tell(f"{station.node.name}: {len(station.workers)} workers on "
@@ -327,18 +350,24 @@ class ClusterCrew(Crew):
         cores = min(threads, node.cores)
         return [("cpu", threads, cores, 0.0)] * min(work.workers, max(1, node.cores // cores))
 
-    def _begin(self, station: _Station) -> None:
+    def _begin(self, station: _Station) -> list[ClusterWorker]:
         """Begin the workers that a node lacks."""
         there = [device for _, device in station.workers.values()]
+        begun = []
         for device, threads, cores, gpus in self._places(station):
             if device in there:
                 there.remove(device)
                 continue
             number = next(self._numbers)
-            arguments = (self._work, device, threads, self._keeper)
-            station.workers[number] = self._cluster.begin(
-                station.node, cores, self._make, arguments, gpus), device
+            begun.append(self._worker(station.node, device, threads, cores, gpus))
+            station.workers[number] = begun[-1], device
             self._queues[number] = []
+        return begun
+
+    def _worker(self, node: ClusterNode, device: str, threads: int | None, cores: float,
+                gpus: float) -> ClusterWorker:
+        arguments = cache.code_digest(), self._work, device, threads, self._keeper
+        return self._cluster.begin(node, cores, self._make, arguments, gpus)
 
     def _wait_for_nodes(self) -> None:
         """Wait a moment for a node. Raises InputError where none comes."""

@@ -19,6 +19,7 @@ from PIL import Image
 
 from smalti.batch.folder import BatchFolder, BatchOutcome
 from smalti.batch.records import BatchRecord
+from smalti.claim import claimed
 from smalti.diffusion.control import Control
 from smalti.diffusion.edges import HIGH, LOW
 from smalti.diffusion.images import opened
@@ -26,7 +27,6 @@ from smalti.diffusion.made_picture import save_whole
 from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.pipeline import Pipeline
 from smalti.errors import OutputError, SmaltiError
-from smalti.fetch.claim import claimed
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from smalti.batch.records import BatchRecord
     from smalti.batch.spread import SpreadWork
 
+TOLD_SECONDS = 60.0
+"""Between two lines of how far a batch is, where there is no terminal for a bar."""
 WORKERS = 1
 """Where nothing is said: on two cores a process of 2 threads takes 0.7 to 0.8 times as long as two
 of one (bench/batch.py)."""
@@ -122,13 +124,20 @@ def _sweep(text: str) -> tuple[str, str]:
 
 
 def _watch(work: Any, folder: BatchFolder, missing: Sequence[BatchRecord]) -> None:
-    """Go through what is made with a progress bar, and note it."""
+    """Go through what is made with a progress bar, or lines in a log, and note it."""
+    seen = sys.stderr.isatty()
+    began = told = time.monotonic()
     with click.progressbar(length=len(missing), label="pictures", file=sys.stderr,
-                           hidden=not sys.stderr.isatty()) as bar:
+                           hidden=not seen) as bar:
         about: BatchOutcome
-        for about in work:
+        for count, about in enumerate(work, 1):
             folder.note(about)
             bar.update(1)
+            now = time.monotonic()
+            if not seen and now - told >= TOLD_SECONDS:
+                told, left = now, (now - began) / count * (len(missing) - count)
+                show_progress(f"{count} of {len(missing)} pictures, about {left / 60:.0f} minutes "
+                              f"left\n")
 
 
 def _end(folder: BatchFolder, found: Sequence[BatchRecord], seconds: float) -> None:

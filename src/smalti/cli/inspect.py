@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
+from smalti.claim import temporary_folder
 from smalti.cli.arrays import parse_shapes
 from smalti.cli.compile import ENGINE, ONNX
 from smalti.cli.generate import show_progress
@@ -72,16 +72,16 @@ def inspect(file: str | None, shapes: tuple[str, ...], json_path: Path | None,
         check_writable([json_path])
     with ending_at_once():
         from smalti import fetch
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with temporary_folder("inspect") as folder:
         fetch.check_spelling(file)
         if fetch.is_name(file) and not foretell:
-            path = fetch.outlined(str(file), None, Path(folder), show_progress)
+            path = fetch.outlined(str(file), None, folder, show_progress)
             click.echo(told(path, wanted).replace(str(path), str(file)))
             return
         if not foretell:
             click.echo(told(None if file is None else Path(file), wanted))
             return
-        found = foretold(file, given, Path(folder))
+        found = foretold(file, given, folder)
         show_progress("")
         click.echo(str(found))
         if json_path is not None:

@@ -12,16 +12,16 @@ best of all are judged by every computer of the kind, and the median of their ra
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
 from smalti import settings
+from smalti.claim import temporary_folder
 from smalti.cluster import shared_cache
 from smalti.cluster.greeting import Greeter
 from smalti.cluster.interface import Cluster, ClusterNode, ClusterWorker, Told
@@ -55,10 +55,11 @@ class TuneWorker:
         Greeter(code)
         own = settings.cache_folder()
         self._own = ScheduleStore(own / NAME)
-        self._folder = tempfile.TemporaryDirectory(prefix="smalti-tune-")
+        self._until = ExitStack()
+        folder = self._until.enter_context(temporary_folder("tune"))
         if (own / CALIBRATION).exists():
-            (Path(self._folder.name) / CALIBRATION).write_bytes((own / CALIBRATION).read_bytes())
-        settings.give({"SMALTI_CACHE": self._folder.name})
+            (folder / CALIBRATION).write_bytes((own / CALIBRATION).read_bytes())
+        settings.give({"SMALTI_CACHE": str(folder)})
         shared_cache.share(keeper)
         self._count, self._programs = programs(threads=threads)
         self._lines: set[str] = set()
@@ -72,7 +73,7 @@ class TuneWorker:
             each.take(lines, cache.code_digest(*GENERATORS))
         following = next(self._programs, None)
         if following is None:
-            self._folder.cleanup()  # Ray ends the process without a word
+            self._until.close()  # Ray ends the process without a word
             return None
         self._program, self._inputs, self._read = following
         self._trials = self._program.trials()

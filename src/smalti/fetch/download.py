@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from smalti.claim import claimed
 from smalti.errors import FetchError
-from smalti.fetch.claim import claimed
 from smalti.fetch.digest import CHUNK_BYTES, Digest
 from smalti.fetch.remote import Answer, BrokenError, Patience, Remote, answer, content
 from smalti.replacement import take_place

@@ -20,6 +20,7 @@ from smalti.fetch.listing import Listing
 from smalti.fetch.plan import kept, plan
 from smalti.fetch.remote import content
 from smalti.fetch.store import ModelStore
+from smalti.runtime.holes import lengthen
 from smalti.runtime.tensor_file import HEADER_BYTES_MAX
 
 
@@ -64,7 +65,8 @@ def _write(listing: Listing, file: RemoteFile, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "wb") as stream:
             stream.write(first)
-            stream.truncate(file.bytes if weights else len(first))
+            if weights:
+                lengthen(stream, file.bytes)
     except OSError as error:  # a file system without holes may be full
         raise FetchError(f"{path} cannot be written: {error.strerror or error}; have TMPDIR name a "
                          f"folder with room for {shown_bytes(file.bytes)}") from None

@@ -1,16 +1,22 @@
-"""A claim on a name that one process has at a time, and that ends with it however that ends."""
+"""What a process has for itself until it ends, however that ends: a name, a temporary folder."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 POLL_SECONDS = 0.2
 """Between looks whether another process is done."""
+LOCK = "in-use.lock"
+"""What a process claims in its temporary folder."""
+BEGUN_SECONDS = 60.0
+"""After which a temporary folder has its claim: a younger one may be about to have it."""
 
 
 def _locked(handle: int) -> bool:
@@ -49,3 +55,23 @@ def claimed(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def temporary_folder(purpose: str) -> Iterator[Path]:
+    """A temporary folder, which is deleted behind it. One that a process of the same purpose left,
+    because it was killed, is deleted first."""
+    prefix = f"smalti-{purpose}-"
+    for lock in Path(tempfile.gettempdir()).glob(f"{prefix}*/{LOCK}"):
+        with suppress(OSError):  # it is another user's, or in use, or another process deletes it
+            if time.time() - lock.stat().st_mtime > BEGUN_SECONDS:
+                with claimed(lock, _in_use):
+                    pass
+                shutil.rmtree(lock.parent)
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
+        with claimed(Path(name) / LOCK, lambda: None):
+            yield Path(name)
+
+
+def _in_use() -> None:
+    raise BlockingIOError
