@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 from colour import shift_hue
+from composed import Composer, composed_words, drawn_items, forms, names_of
 from pictures import Pictures
-from presets import BACKGROUNDS, HUES, LATENT_SCALE, STYLE_WORDS
-from shortlist import caption_of, pictures_of, read_list
+from presets import BACKGROUNDS, CLOSINGS, HUES, LATENT_SCALE, STYLE_WORDS
+from scene import Art, place
+from shortlist import Entry, caption_of, pictures_of, read_list
 
 CAPTIONS_OF_ENTRY = 64
-
-
-def place(image: torch.Tensor, scale: float, right: float, down: float) -> torch.Tensor:
-    """A premultiplied picture (4, px, px) made smaller and moved by fractions of the canvas."""
-    frame = torch.tensor([[[1 / scale, 0, -right / scale], [0, 1 / scale, -down / scale]]],
-                         device=image.device)
-    functional = torch.nn.functional
-    grid = functional.affine_grid(frame, (1, *image.shape), align_corners=False)
-    return functional.grid_sample(image[None], grid, align_corners=False)[0]
+Drawn = tuple[torch.Tensor, list[str], float]
+"""A picture in 0..1, captions for it, and how often it is drawn beside others."""
 
 
 def token_rows(pictures: Pictures, number: dict[int, int], captions: list[str]) -> list[list[int]]:
@@ -119,12 +116,16 @@ def encode(vae: torch.nn.Module, images: list[torch.Tensor], run) -> torch.Tenso
 
 def assemble(pictures: Pictures, items, encoder, vocabulary: list[int],
              whiten: bool, batch_size: int = 64) -> dict:
-    """Encode items and put the bank together; latents are brought to unit variance."""
+    """Encode items and put the bank together; latents are brought to unit variance.
+
+    The captions of item k are the rows of tokens from `first[k]` to `first[k + 1]`.
+    """
     number = {token: index + 1 for index, token in enumerate(vocabulary)}
-    latents, tokens, weights, waiting = [], [], [], []
+    latents, tokens, first, weights, waiting = [], [], [0], [], []
     for picture, captions, weight in items:
         waiting.append(picture)
-        tokens.append(token_rows(pictures, number, captions))
+        tokens += token_rows(pictures, number, captions)
+        first.append(len(tokens))
         weights.append(weight)
         if len(waiting) == batch_size:
             latents.append(encoder(waiting))
@@ -137,12 +138,62 @@ def assemble(pictures: Pictures, items, encoder, vocabulary: list[int],
         mean, std = torch.zeros(4), torch.full((4,), 1 / LATENT_SCALE)
     latent = (latent - mean[:, None, None]) / std[:, None, None]
     return dict(z=latent.half(), tok=torch.tensor(np.array(tokens, np.int16)),
-                w=torch.tensor(weights), mean=mean, std=std, vocab=vocabulary,
+                first=torch.tensor(first), w=torch.tensor(weights), mean=mean, std=std,
+                vocab=vocabulary,
                 empty=torch.tensor(token_rows(pictures, number, [""])[0]))
 
 
+def on_device(bank: dict, device: torch.device) -> dict:
+    """A bank whose tensors are on a device."""
+    return {key: value.to(device) if torch.is_tensor(value) else value
+            for key, value in bank.items()}
+
+
+def any_captions(bank: dict, index: torch.Tensor) -> torch.Tensor:
+    """The tokens of one caption of each of these items, by chance."""
+    first = bank["first"]
+    count = first[index + 1] - first[index]
+    which = (torch.rand(len(index), device=index.device) * count).long()
+    return bank["tok"][first[index] + which].long()
+
+
+def listed_items(run, entries: list[Entry]) -> Iterator[Drawn]:
+    """Each thing of the short list by itself; beside scenes, `plain` of what is drawn are these."""
+    pictures, preset = run.pictures(), run.preset
+    rng = random.Random(run.options.seed + 3)
+    total = sum(entry.weight for entry in entries)
+    scale = preset["plain"] / total if preset["scenes"] else 1.0
+    for entry, picture in zip(entries, pictures_of(entries, pictures), strict=True):
+        captions = [caption_of(rng, entry) for _ in range(CAPTIONS_OF_ENTRY)]
+        yield picture, captions, entry.weight * scale
+
+
+def composed_items(run, entries: list[Entry]) -> Iterator[Drawn]:
+    """The scenes of a bank, each as often as the other."""
+    count, preset = run.preset["scenes"], run.preset
+    composer = Composer(Art(run.pictures(), entries, preset["px"]), entries)
+    drawn = drawn_items(composer, count, run.options.seed + 11, run.options.threads)
+    for number, (picture, captions) in enumerate(drawn, 1):
+        if number % 1000 == 0:
+            run.log(event="scenes", drawn=number)
+        yield picture, captions, (1 - preset["plain"]) / count
+
+
+def words_of(entries: list[Entry]) -> list[str]:
+    """The words of the captions of a short list."""
+    return [*CLOSINGS, *HUES, *(word for entry in entries for word in entry.words)]
+
+
+def same_words(pictures: Pictures, entries: list[Entry]) -> dict[int, int]:
+    """Tokens of several things, each with that of one of them, where both are one token."""
+    ids = pictures.tokenizer.ids
+    pairs = [(ids(several), ids(one)) for several, one in forms(names_of(entries)).items()]
+    return {several[0]: one[0] for several, one in pairs if len(several) == len(one) == 1}
+
+
 def make_bank(run) -> dict:
-    """The bank of a run: the one saved, or a new one of the whole set or of the short list."""
+    """The bank of a run: the one saved, or a new one of the whole set, or of the short list and
+    scenes of its things."""
     saved = run.load("bank.pt")
     if saved:
         return saved
@@ -151,20 +202,22 @@ def make_bank(run) -> dict:
     def encoder(images: list[torch.Tensor]) -> torch.Tensor:
         return encode(vae, images, run)
 
+    like: dict[int, int] = {}
     if run.options.concepts:
         entries = read_list(Path(run.options.concepts))
-        rng = random.Random(run.options.seed + 3)
-        captions = [[caption_of(rng, entry) for _ in range(CAPTIONS_OF_ENTRY)]
-                    for entry in entries]
-        items = zip(pictures_of(entries, pictures).to(run.device), captions,
-                    [entry.weight for entry in entries], strict=True)
-        vocabulary = pictures.vocabulary([text for texts in captions for text in texts])
+        items, texts = listed_items(run, entries), words_of(entries)
+        if run.preset["scenes"]:
+            items = chain(items, composed_items(run, entries))
+            texts += composed_words(entries)
+            like = same_words(pictures, entries)
+        vocabulary = pictures.vocabulary(texts)
     else:
         items = BankMaker(pictures, run.preset, run.options.seed, run.device).items()
         vocabulary = pictures.vocabulary()
     if run.start:
         vocabulary = sorted({*vocabulary, *run.start.tokens})
     bank = assemble(pictures, items, encoder, vocabulary, whiten=run.start is None)
+    bank["like"] = like
     run.save("bank.pt", bank)
     run.log(event="bank", items=len(bank["z"]), vocabulary=len(vocabulary),
             mean=bank["mean"].tolist(), std=bank["std"].tolist())

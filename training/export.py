@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import torch
+from composed import composed_words
 from layout import TEXT, TOKEN_TABLE, VAE, to_single_file
 from presets import CLIP_TOKENS, CONTEXT, END_TOKEN, LATENT_SCALE, START_TOKEN, TRAIN_STEPS
 from safetensors.torch import save_file
@@ -89,7 +90,8 @@ def export(run) -> Path:
     save_file(tensors, path, metadata=metadata)
     path.with_suffix(".json").write_text(json.dumps(config, indent=1) + "\n")
     if run.options.concepts:
-        words = taught_words(read_list(Path(run.options.concepts)))
+        entries = read_list(Path(run.options.concepts))
+        words = taught_words(entries, composed_words(entries) if run.preset["scenes"] else ())
         path.with_suffix(".words.txt").write_text(words, encoding="utf-8")
     run.log(event="export", file=str(path), tensors=len(tensors),
             megabytes=round(path.stat().st_size / 1e6, 2))

@@ -22,13 +22,14 @@ import numpy as np
 import torch
 from judge_net import PX, Judge, as_seen, train
 from judged import GROUPS, Judgement, Wanted, met, read_prompts, shares
-from pictures import Pictures
+from pictures import Pictures, held_out
 from run import ASSETS
 from sampling import grid
 from scene import Art, Scene, Thing, spread
-from shortlist import read_list
+from shortlist import SHORT_LIST, read_list
 
 HERE = Path(__file__).resolve().parent
+TABLE = ASSETS / "bpe_simple_vocab_16e6.txt.gz"
 OWN_SCENES = 4
 """Scenes of each prompt by which the judge itself is judged."""
 VARIED = 8
@@ -41,9 +42,8 @@ SHOWN = 48
 
 def art_of(data: Path, threads: int) -> Art:
     """The art of the short list, as scenes need it."""
-    pictures = Pictures(data, ASSETS / "bpe_simple_vocab_16e6.txt.gz", PX,
-                        ["fluent3d", "fluentflat"], threads)
-    return Art(pictures, read_list(HERE / "concepts.txt"), PX)
+    pictures = Pictures(data, TABLE, PX, ["fluent3d", "fluentflat"], threads)
+    return Art(pictures, read_list(SHORT_LIST), PX)
 
 
 def scene_of(wanted: Wanted, art: Art, rng: random.Random) -> Scene:
@@ -117,8 +117,18 @@ def variety(model: Path, art: Art, wanted: list[Wanted], steps: int | None) -> f
     return sum(ratios) / len(ratios)
 
 
+def pictures_in(art: Art, px: int) -> Pictures:
+    """The art in the size of a model."""
+    if px == art.px:
+        return art.pictures
+    if px > art.pictures.packed_px:
+        raise SystemExit(f"the data has pictures of {art.pictures.packed_px} pixels a side; a "
+                         f"model of {px} is judged by data of {px} (pack_data.py {px} ...)")
+    return Pictures(art.pictures.data, TABLE, px, ["fluent3d"], torch.get_num_threads())
+
+
 def held_out_db(model: Path, art: Art) -> float:
-    """What the autoencoder keeps of art that is not in the short list: its mean PSNR in dB."""
+    """What the autoencoder keeps of art that is held out: its mean PSNR in dB."""
     from layout import from_single_file, preset_of, read_file
     from models import make_vae
 
@@ -126,9 +136,10 @@ def held_out_db(model: Path, art: Art) -> float:
     preset = preset_of(config)
     vae = from_single_file(make_vae(preset), "vae", preset, tensors).eval()
     known, found = set(art.labels), []
-    pictures = art.pictures
+    pictures = pictures_in(art, preset["px"])
     for index, (concept, style) in enumerate(zip(pictures.concept, pictures.style, strict=True)):
-        if style != "fluent3d" or concept["label"] in known or index % 16:
+        label = concept["label"]
+        if style != "fluent3d" or label in known or not held_out(label):
             continue
         rgba = pictures.images[index].float().permute(2, 0, 1) / 255
         picture = (rgba[:3] * rgba[3:] + 1 - rgba[3:])[None] * 2 - 1

@@ -22,6 +22,11 @@ def make_vae(preset: dict) -> torch.nn.Module:
         norm_num_groups=size["groups"], sample_size=preset["px"], scaling_factor=LATENT_SCALE)
 
 
+def decoding(vae: torch.nn.Module) -> list[torch.nn.Module]:
+    """The parts of an autoencoder that make a picture of latents."""
+    return [vae.post_quant_conv, vae.decoder]
+
+
 def make_unet(preset: dict) -> torch.nn.Module:
     """The denoiser: a UNet that attends to the words on the levels that `attn` names."""
     from diffusers import UNet2DConditionModel

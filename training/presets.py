@@ -15,16 +15,27 @@ PRESETS = {
         text=dict(width=128, layers=3, heads=4),
         vae_batch=16, vae_lr=2e-3, vae_crop=64, batch=16, lr=8e-4, ema=0.999, warmup=200,
         styles="fluent3d", vae_styles="noto,fluentflat,fluentmodern,notov1", bank_k=1,
-        p_flip=0.0, p_bg=0.0, p_hue=0.0, p_pair=0.0, jitter=0.0, plain_w=1.0),
-    # One large graphics processor: more styles, backgrounds, colours, pairs of objects.
+        p_flip=0.0, p_bg=0.0, p_hue=0.0, p_pair=0.0, jitter=0.0, plain_w=1.0,
+        scenes=0, plain=1.0, start="", concepts=""),
+    # From finished weights of those sizes: things put together. `scenes` are drawn beside the short
+    # list, of which `plain` is the share.
+    "compose128": dict(
+        px=128,
+        vae=dict(ch=(16, 32, 64, 64), lpb=1, groups=8),
+        unet=dict(ch=(64, 128, 192), lpb=1, attn=(0, 1, 1), heads=8, groups=32),
+        text=dict(width=128, layers=3, heads=4),
+        vae_batch=16, vae_lr=2e-3, vae_crop=64, batch=16, lr=5e-4, ema=0.999, warmup=100,
+        styles="fluent3d", vae_styles="fluentflat", scenes=10_000, plain=0.3,
+        start="emoji-128.safetensors", concepts="concepts.txt"),
+    # One large graphics processor, from nothing: the same scenes, four times the pixels.
     "gpu256": dict(
         px=256,
         vae=dict(ch=(32, 64, 96, 96), lpb=1, groups=8),
         unet=dict(ch=(64, 128, 192), lpb=1, attn=(1, 1, 1), heads=8, groups=32),
         text=dict(width=128, layers=3, heads=4),
         vae_batch=64, vae_lr=1e-3, vae_crop=128, batch=512, lr=1.2e-3, ema=0.9995, warmup=400,
-        styles="fluent3d,noto,fluentflat,notov1", vae_styles="", bank_k=10,
-        p_flip=0.3, p_bg=0.25, p_hue=0.25, p_pair=0.15, jitter=0.12, plain_w=6.0),
+        styles="fluent3d,fluentflat", vae_styles="", scenes=60_000, plain=0.2, start="",
+        concepts="concepts.txt"),
     # The same code in a minute, to test the script itself.
     "smoke": dict(
         px=64,
@@ -33,10 +44,12 @@ PRESETS = {
         text=dict(width=64, layers=1, heads=2),
         vae_batch=8, vae_lr=2e-3, vae_crop=64, batch=8, lr=1e-3, ema=0.99, warmup=10,
         styles="fluent3d,noto", vae_styles="", bank_k=3,
-        p_flip=0.3, p_bg=0.3, p_hue=0.5, p_pair=0.4, jitter=0.1, plain_w=2.0),
+        p_flip=0.3, p_bg=0.3, p_hue=0.5, p_pair=0.4, jitter=0.1, plain_w=2.0,
+        scenes=60, plain=0.4, start="", concepts=""),
 }
 # Minutes of (vae, text, unet) where the command line does not say.
-MINUTES = {"cpu128": (18, 4, 50), "gpu256": (5, 1, 18), "smoke": (0.15, 0.1, 0.2)}
+MINUTES = {"cpu128": (18, 4, 50), "compose128": (0, 3, 45), "gpu256": (6, 1, 18),
+           "smoke": (0.15, 0.1, 0.2)}
 
 PROMPTS = [
     "a red apple", "banana", "a cat face", "dog", "pizza", "a red car", "rocket", "sunflower",
@@ -46,6 +59,17 @@ PROMPTS = [
     "fire", "ghost", "skull", "basketball", "soccer ball", "tv", "christmas tree", "cactus",
     "mountain", "umbrella", "key", "star", "pig face", "frog", "penguin", "elephant", "ship",
     "bus", "blue circle", "orange book",
+]
+
+COMPOSED_PROMPTS = [
+    "a red apple", "a cat", "a dog", "a red car", "two dogs", "two pizzas", "three cats",
+    "three stars", "four bananas", "four apples", "a dog and a cat", "an apple and a banana",
+    "a house and a tree", "a rocket and a full moon", "a cat right of a house",
+    "a star left of a tree", "a bird above a house", "a car under a cloud", "a cat on a chair",
+    "a penguin on a cake", "a cat on a blue background", "a car on a green background",
+    "a tree on a black background", "a blue background", "a green cat", "a red star",
+    "a purple fish", "a blue house", "a dog, flat design", "outline of a cat",
+    "a car, pixel art", "a small owl",
 ]
 
 STYLE_WORDS = {

@@ -13,11 +13,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from layout import TOKEN_TABLE, from_single_file, preset_of, read_file, trained_tokens
-from models import make_text, make_unet, make_vae
+from models import decoding, make_text, make_unet, make_vae
 from pictures import Pictures
 from presets import PRESETS
 
 ASSETS = Path(__file__).resolve().parents[1] / "src" / "smalti" / "assets"
+
+DECODER_FILE = "decoder.pt"
+"""The state of a decoder that was trained by itself."""
 
 
 @dataclass
@@ -36,10 +39,13 @@ class Start:
         unknown, tokens = trained_tokens(tensors[TOKEN_TABLE])
         return cls(tensors, config, tokens, unknown)
 
-    def words(self, vocabulary: list[int]) -> torch.Tensor:
-        """The token table for a compact vocabulary: unknown first; new words begin near it."""
-        rows = self.tensors[TOKEN_TABLE][torch.tensor(vocabulary)].float()
-        fresh = torch.tensor([token not in set(self.tokens) for token in vocabulary])
+    def words(self, vocabulary: list[int], like: dict[int, int]) -> torch.Tensor:
+        """The token table for a compact vocabulary: unknown first; new words begin near that, or
+        near the known ones that they are `like`."""
+        known = set(self.tokens)
+        begun = [like.get(token, token) if token not in known else token for token in vocabulary]
+        rows = self.tensors[TOKEN_TABLE][torch.tensor(begun)].float()
+        fresh = torch.tensor([token not in known for token in vocabulary])
         rows = rows + fresh[:, None] * 0.02 * torch.randn(rows.shape)
         return torch.cat([self.unknown[None].float(), rows])
 
@@ -140,14 +146,18 @@ class Run:
         path = self.out / "state" / name
         return torch.load(path, map_location="cpu", weights_only=False) if path.exists() else None
 
+    def started_vae(self) -> torch.nn.Module:
+        """The autoencoder of the file that the run goes on from."""
+        return from_single_file(make_vae(self.preset), "vae", self.preset, self.start.tensors)
+
     def final_vae(self) -> torch.nn.Module:
         """The finished autoencoder."""
-        model = make_vae(self.preset)
-        if self.start:
-            from_single_file(model, "vae", self.preset, self.start.tensors)
-        else:
-            for parameter, mean in zip(model.parameters(), self.load("vae.pt")["mean"],
-                                       strict=True):
+        model = self.started_vae() if self.start else make_vae(self.preset)
+        state = self.load(DECODER_FILE if self.start else "vae.pt")
+        if state:
+            trained = decoding(model) if self.start else [model]
+            parameters = [each for part in trained for each in part.parameters()]
+            for parameter, mean in zip(parameters, state["mean"], strict=True):
                 parameter.data.copy_(mean)
         return self.put(model).eval()
 
@@ -158,11 +168,11 @@ class Run:
             from_single_file(model, "unet", self.preset, self.start.tensors)
         return self.put(model)
 
-    def fresh_text(self, vocabulary: list[int]) -> torch.nn.Module:
-        """The text encoder at the beginning of its training."""
+    def fresh_text(self, vocabulary: list[int], like: dict[int, int]) -> torch.nn.Module:
+        """The text encoder at the beginning of its training; see `Start.words`."""
         model = make_text(self.preset, len(vocabulary) + 1)
         if self.start:
-            table = {TOKEN_TABLE: self.start.words(vocabulary)}
+            table = {TOKEN_TABLE: self.start.words(vocabulary, like)}
             from_single_file(model, "text", self.preset, {**self.start.tensors, **table})
         return model.to(self.device)
 

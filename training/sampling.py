@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from models import signal_shares
 from PIL import Image, ImageDraw
-from presets import PROMPTS, TRAIN_STEPS
+from presets import COMPOSED_PROMPTS, PROMPTS, TRAIN_STEPS
 
 LABEL_HEIGHT = 14
 
@@ -41,7 +41,8 @@ def split(noisy: torch.Tensor, output: torch.Tensor, share: torch.Tensor,
 def sample(run, unet: torch.nn.Module, text: torch.nn.Module, bank: dict, path: Path,
            prompts: list[str] | None = None) -> None:
     """Draw one picture a prompt; picture k has seed `seed + k`."""
-    prompts, options = prompts or PROMPTS, run.options
+    options = run.options
+    prompts = prompts or (COMPOSED_PROMPTS if run.preset["scenes"] else PROMPTS)
     count, side = len(prompts), run.preset["px"] // 8
     number = {token: index + 1 for index, token in enumerate(bank["vocab"])}
     tokenizer = run.pictures().tokenizer

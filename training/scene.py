@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from bank import place
 from colour import main_hue, repaint
+from landscape import drawn_view
 from pictures import Pictures
 from presets import BACKGROUNDS, HUES
 from shortlist import Entry
@@ -47,11 +47,13 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """Things before a ground, a name of `BACKGROUNDS`, in one of `STYLES`."""
+    """Things before a ground, a name of `BACKGROUNDS`, in one of `STYLES`; or before a view of
+    `VIEWS`, drawn with a seed."""
 
     things: tuple[Thing, ...]
     ground: str = "white"
     style: str = "3d"
+    view: tuple[str, int] | None = None
 
 
 class Art:
@@ -98,6 +100,8 @@ class Art:
     def drawn(self, scene: Scene) -> torch.Tensor:
         """A scene, [3, px, px] in 0..1."""
         ground = torch.tensor(BACKGROUNDS[scene.ground]).float()[:, None, None] / 255
+        if scene.view:
+            ground = drawn_view(*scene.view, self.px)
         canvas = ground.expand(3, self.px, self.px)
         for thing in scene.things:
             piece = place(self.piece(scene.style, thing.label, thing.hue), thing.size,
@@ -110,6 +114,15 @@ class Art:
         if scene.style == "pixel":
             canvas = in_squares(canvas)
         return canvas.clamp(0, 1)
+
+
+def place(image: torch.Tensor, scale: float, right: float, down: float) -> torch.Tensor:
+    """A premultiplied picture (4, px, px) made smaller and moved by fractions of the canvas."""
+    frame = torch.tensor([[[1 / scale, 0, -right / scale], [0, 1 / scale, -down / scale]]],
+                         device=image.device)
+    functional = torch.nn.functional
+    grid = functional.affine_grid(frame, (1, *image.shape), align_corners=False)
+    return functional.grid_sample(image[None], grid, align_corners=False)[0]
 
 
 def outline(piece: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from colour import repaint
 from pictures import Pictures, with_article
 from presets import CLOSINGS, COLOUR_WORDS, MILD_WORDS, OPENINGS
 
+SHORT_LIST = Path(__file__).with_name("concepts.txt")
 HUE_WEIGHT = 0.4
 
 
@@ -40,11 +42,12 @@ def read_list(path: Path) -> list[Entry]:
     return entries
 
 
-def taught_words(entries: list[Entry]) -> str:
+def taught_words(entries: list[Entry], more: Sequence[str] = ()) -> str:
     """The list of words that goes with a model, as `smalti.checkpoint.taught_words` reads it: what
     may stand around a name, then the names of each thing, the colours it was painted in besides.
+    `more` are other texts that may stand around names.
     """
-    texts = [*OPENINGS, *CLOSINGS, *MILD_WORDS, "a an the"]
+    texts = [*OPENINGS, *CLOSINGS, *MILD_WORDS, "a an the", *more]
     around = dict.fromkeys(word for text in texts for word in re.findall(r"\w+", text))
     things: dict[str, dict[str, None]] = {}
     for entry in entries:

@@ -12,10 +12,14 @@ import math
 import time
 
 import torch
+from bank import any_captions, on_device
 from models import CaptionHead
 
 HEAD_LR, TEXT_LR = 1.5e-3, 1.5e-3
 CONTINUED_TEXT_LR = 6e-4
+HEAD_ALONE = 0.3
+"""The share of the time in which only the head learns, where the words come from a file: what they
+mean to its denoiser is not unlearnt for a head that knows nothing."""
 
 
 def forget_some(tokens: torch.Tensor, words: int) -> torch.Tensor:
@@ -27,23 +31,24 @@ def forget_some(tokens: torch.Tensor, words: int) -> torch.Tensor:
 def pretrain_text(run, bank: dict) -> None:
     """Train the text encoder for the stage's minutes and save it."""
     preset, words = run.preset, len(bank["vocab"]) + 1
-    text = run.fresh_text(bank["vocab"])
+    text = run.fresh_text(bank["vocab"], bank["like"])
     head = CaptionHead(preset["text"]["width"], preset["px"] // 8).to(run.device)
     text_lr = CONTINUED_TEXT_LR if run.start else TEXT_LR
     optimiser = torch.optim.AdamW(
-        [dict(params=list(text.parameters()), peak=text_lr),
-         dict(params=list(head.parameters()), peak=HEAD_LR)],
+        [dict(params=list(text.parameters()), peak=text_lr, waits=bool(run.start)),
+         dict(params=list(head.parameters()), peak=HEAD_LR, waits=False)],
         HEAD_LR, betas=(0.9, 0.99), weight_decay=1e-3, fused=True)
-    latents, tokens, weight = (bank[key].to(run.device) for key in ("z", "tok", "w"))
+    bank = on_device(bank, run.device)
+    latents, weight = bank["z"], bank["w"].float()
     batch, budget, began = 2 * preset["batch"], run.options.text_minutes * 60, time.time()
     step, total = 0, 0.0
     while (share := (time.time() - began) / budget) < 1:
         fade = min(1, (step + 1) / 100) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * share)))
         for group in optimiser.param_groups:
-            group["lr"] = group["peak"] * fade
-        index = torch.multinomial(weight.float(), batch, True)
-        which = torch.randint(0, tokens.shape[1], (batch,), device=run.device)
-        caption = forget_some(tokens[index, which].long(), words)
+            waits = group["waits"] and share < HEAD_ALONE
+            group["lr"] = 0.0 if waits else group["peak"] * fade
+        index = torch.multinomial(weight, batch, True)
+        caption = forget_some(any_captions(bank, index), words)
         with run.cast():
             guess = head(text(input_ids=caption).last_hidden_state)
         loss = (guess.float() - latents[index].float()).pow(2).mean()

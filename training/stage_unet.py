@@ -6,6 +6,7 @@ import math
 import time
 
 import torch
+from bank import any_captions, on_device
 from models import RunningMean, signal_shares
 from presets import TRAIN_STEPS
 from sampling import sample
@@ -21,7 +22,7 @@ class UnetStage:
     def __init__(self, run, bank: dict):
         self.run, self.bank, options = run, bank, run.options
         self.words = len(bank["vocab"]) + 1
-        self.unet, self.text = run.fresh_unet(), run.fresh_text(bank["vocab"])
+        self.unet, self.text = run.fresh_unet(), run.fresh_text(bank["vocab"], bank["like"])
         pretrained = run.load("text.pt")
         if pretrained:
             self.text.load_state_dict(pretrained["text"])
@@ -38,9 +39,9 @@ class UnetStage:
         self.resume(run.load("unet.pt"))
         self.fast_unet = run.compiled(self.unet)
         self.fast_text = run.compiled(self.text) if run.device.type == "cuda" else self.text
-        moved = {key: bank[key].to(run.device) for key in ("z", "tok", "w", "empty")}
-        self.latents, self.tokens = moved["z"], moved["tok"]
-        self.weight, self.empty = moved["w"].float(), moved["empty"].long()
+        self.moved = on_device(bank, run.device)
+        self.latents, self.weight = self.moved["z"], self.moved["w"].float()
+        self.empty = self.moved["empty"].long()
         self.shares = signal_shares().to(run.device)
 
     def resume(self, state: dict | None) -> None:
@@ -58,8 +59,7 @@ class UnetStage:
         """Latents, captions and steps of a batch; the steps are spread over the whole range."""
         device = self.run.device
         index = torch.multinomial(self.weight, count, True)
-        which = torch.randint(0, self.tokens.shape[1], (count,), device=device)
-        caption = forget_some(self.tokens[index, which].long(), self.words)
+        caption = forget_some(any_captions(self.moved, index), self.words)
         dropped = torch.rand(count, device=device) < self.run.options.cfg_drop
         caption = torch.where(dropped[:, None], self.empty[None], caption)
         spread = torch.arange(count, device=device) + torch.rand(count, device=device)

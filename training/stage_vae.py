@@ -1,14 +1,18 @@
-"""First stage: the autoencoder."""
+"""First stage: the autoencoder; or, of finished weights, its decoder alone."""
 
 from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from models import RunningMean, make_vae
+from models import RunningMean, decoding, make_vae
+from pictures import held_out
+from run import DECODER_FILE
 from sampling import grid
+from shortlist import SHORT_LIST, read_list
 
 
 def gradients(image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -17,18 +21,26 @@ def gradients(image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class VaeStage:
-    """Trains on crops first, on whole pictures in the last two fifths of the time."""
+    """Trains on crops first, on whole pictures in the last two fifths of the time.
 
-    def __init__(self, run):
-        self.run, preset = run, run.preset
+    With `decoder_alone` the encoder of finished weights stays as it is, and so do the latents, so
+    that every denoiser for them draws with the new decoder.
+    """
+
+    def __init__(self, run, decoder_alone: bool = False):
+        self.run, preset, self.decoder_alone = run, run.preset, decoder_alone
         self.pictures = run.pictures()
-        self.model = run.put(make_vae(preset))
+        self.model = run.put(run.started_vae() if decoder_alone else make_vae(preset))
         self.core = run.compiled(self.model)
-        self.optimiser = torch.optim.AdamW(self.model.parameters(), preset["vae_lr"],
+        self.file = DECODER_FILE if decoder_alone else "vae.pt"
+        self.name = Path(self.file).stem
+        self.mean = RunningMean(decoding(self.model) if decoder_alone else [self.model], 0.998)
+        self.optimiser = torch.optim.AdamW(self.mean.parameters(), preset["vae_lr"],
                                            betas=(0.9, 0.99), weight_decay=1e-3, fused=True)
-        self.mean = RunningMean([self.model], 0.998)
+        self.budget = 60 * (run.options.decoder_minutes if decoder_alone
+                            else run.options.vae_minutes)
         self.step, self.spent = 0, 0.0
-        state = run.load("vae.pt")
+        state = run.load(self.file)
         if state:
             self.model.load_state_dict(state["model"])
             self.optimiser.load_state_dict(state["optimiser"])
@@ -36,8 +48,10 @@ class VaeStage:
             self.mean.count = self.step = state["step"]
             self.spent = state["spent"]
         styles = preset["styles"].split(",")
+        known = {entry.label for entry in read_list(SHORT_LIST)}
         self.weight = torch.tensor([
             (1.0 if style in styles else 0.12) * max(concept["weight"], 0.3)
+            * (concept["label"] in known or not held_out(concept["label"]))
             for style, concept in zip(self.pictures.style, self.pictures.concept, strict=True)])
         self.random = torch.Generator().manual_seed(run.options.seed + self.step)
 
@@ -61,7 +75,8 @@ class VaeStage:
     def learn(self, image: torch.Tensor) -> list[float]:
         """One step; returns the mean error, the error of the edges and the divergence."""
         with self.run.cast():
-            latent = self.core.encode(image).latent_dist
+            with torch.set_grad_enabled(not self.decoder_alone):
+                latent = self.core.encode(image).latent_dist
             decoded = self.model.decode(latent.sample()).sample.float()
         mean, logvar = latent.mean.float(), latent.logvar.float()
         divergence = 0.5 * (mean.pow(2) + logvar.exp() - 1 - logvar).mean()
@@ -72,7 +87,7 @@ class VaeStage:
         loss = pixels + 0.5 * edges + 0.5 * coarse + self.run.options.kl * divergence
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(self.mean.parameters(), 1.0)
         self.optimiser.step()
         self.mean.step()
         self.step += 1
@@ -81,11 +96,12 @@ class VaeStage:
     def train(self) -> bool:
         """Train until the stage's time is used (True) or the process has to stop (False)."""
         run, preset = self.run, self.run.preset
-        budget, before, since = run.options.vae_minutes * 60, self.spent, time.time()
+        budget, before, since = self.budget, self.spent, time.time()
         saved, sums = since, [0.0] * 3
         while self.spent < budget and not run.stopping():
             share = self.spent / budget
-            crop = preset["vae_crop"] if share < 0.6 else preset["px"]
+            whole = self.decoder_alone or share >= 0.6
+            crop = preset["px"] if whole else preset["vae_crop"]
             full = crop == preset["px"]
             count = max(4, preset["vae_batch"] // 2) if full else preset["vae_batch"]
             fade = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1, share)))
@@ -97,7 +113,7 @@ class VaeStage:
             every = run.options.log_every
             if self.step % every == 0:
                 pixels, edges, divergence = (round(total / every, 4) for total in sums)
-                run.log(stage="vae", step=self.step, spent=round(self.spent), pixels=pixels,
+                run.log(stage=self.name, step=self.step, spent=round(self.spent), pixels=pixels,
                         edges=edges, kl=divergence, crop=crop)
                 sums = [0.0] * 3
             if time.time() - saved > run.options.ckpt_minutes * 60:
@@ -108,7 +124,7 @@ class VaeStage:
 
     def save(self, done: bool) -> None:
         """Save the state and draw some pictures beside what became of them."""
-        self.run.save("vae.pt", dict(
+        self.run.save(self.file, dict(
             model=self.model.state_dict(), optimiser=self.optimiser.state_dict(),
             mean=self.mean.values, step=self.step, spent=self.spent, done=done))
         self.sheet()
@@ -128,4 +144,4 @@ class VaeStage:
         self.run.log(event="vae_sheet", step=self.step,
                      psnr=round((-10 * torch.log10(error)).mean().item(), 2))
         pairs = [part for pair in zip(image, decoded, strict=True) for part in pair]
-        grid(pairs, 8, self.run.out / "samples" / f"vae_{self.step:06d}.png")
+        grid(pairs, 8, self.run.out / "samples" / f"{self.name}_{self.step:06d}.png")

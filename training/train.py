@@ -4,10 +4,12 @@
     train.py --preset smoke --data DATA.npz --out out/smoke
     train.py --preset cpu128 --data DATA.npz --out out/small --start MODEL.safetensors \\
              --concepts concepts.txt --text-minutes 2 --unet-minutes 67
+    train.py --preset compose128 --data DATA.npz --out out/composed --threads 1
 
 Stages: vae, bank (latents and captions), text (words alone), unet (UNet and text encoder together),
-export (one file). Each can be cut into several processes with --stop-after: the next one goes on
-from `state/` in the folder of the run. Learning rates follow the share of a stage's time.
+decoder (of a finished file, alone, where --decoder-minutes are given), export (one file). Each can
+be cut into several processes with --stop-after: the next one goes on from `state/` in the folder of
+the run. Learning rates follow the share of a stage's time.
 `concepts.json` is read beside the data; nothing is fetched.
 """
 
@@ -22,13 +24,13 @@ import torch
 from bank import focus, make_bank
 from export import export
 from presets import MINUTES, PRESETS
-from run import Run
+from run import ASSETS, DECODER_FILE, Run
 from sampling import sample
 from stage_text import pretrain_text
 from stage_unet import UnetStage
 from stage_vae import VaeStage
 
-STAGES = ["all", "vae", "bank", "text", "unet", "export", "sample"]
+STAGES = ["all", "vae", "bank", "text", "unet", "decoder", "export", "sample"]
 
 
 def parse() -> argparse.Namespace:
@@ -46,6 +48,7 @@ def parse() -> argparse.Namespace:
     add("--minutes", type=float, help="in all: 27 of 100 for vae, the rest for unet")
     for stage in ("vae", "text", "unet"):
         add(f"--{stage}-minutes", type=float)
+    add("--decoder-minutes", type=float, default=0, help="of a finished file: the decoder alone")
     add("--start", default="", help="a single file to go on from; its autoencoder is kept")
     add("--concepts", default="", help="a short list of pictures and words to train on")
     add("--focus", default="", help="a file of emoji labels: draw only these")
@@ -77,6 +80,11 @@ def parse() -> argparse.Namespace:
     for stage, minutes in zip(("vae", "text", "unet"), MINUTES[options.preset], strict=True):
         if getattr(options, f"{stage}_minutes") is None:
             setattr(options, f"{stage}_minutes", minutes)
+    preset = PRESETS[options.preset]
+    if preset["start"] and not options.start:
+        options.start = str(ASSETS / preset["start"])
+    if preset["concepts"] and not options.concepts:
+        options.concepts = str(Path(__file__).with_name(preset["concepts"]))
     return options
 
 
@@ -92,7 +100,7 @@ def main() -> None:
     options = parse()
     run = Run(options)
     run.log(event="start", options=vars(options), torch=torch.__version__)
-    wanted = set(STAGES[1:6]) if options.stage == "all" else {options.stage}
+    wanted = set(STAGES[1:7]) if options.stage == "all" else {options.stage}
     if "vae" in wanted and not run.start and not done(run, "vae.pt") \
             and not VaeStage(run).train():
         return
@@ -103,6 +111,9 @@ def main() -> None:
     if "text" in wanted and options.text_minutes and not begun:
         pretrain_text(run, bank)
     if "unet" in wanted and not done(run, "unet.pt") and not UnetStage(run, bank).train():
+        return
+    alone = "decoder" in wanted and run.start and options.decoder_minutes
+    if alone and not done(run, DECODER_FILE) and not VaeStage(run, decoder_alone=True).train():
         return
     if wanted & {"unet", "export"}:
         export(run)

@@ -10,36 +10,9 @@ import pytest
 
 pytestmark = pytest.mark.peers
 
-TRAINING = Path(__file__).parents[2] / "training"
-
-
-@pytest.fixture(autouse=True)
-def beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of `training` import each other by their names alone."""
-    monkeypatch.syspath_prepend(TRAINING)
-
-
 def shapes() -> object:
-    """Art of three shapes that nothing has to be fetched for."""
-    import torch
-    from scene import Art
-
-    class Shapes(Art):
-        def __init__(self) -> None:
-            self.px, self.labels = 128, ["square", "disc", "bar"]
-            self.hues = dict.fromkeys(self.labels, ("red", 0.0))
-
-        def has(self, style: str, label: str) -> bool:
-            return True
-
-        def piece(self, style: str, label: str, hue: str | None) -> torch.Tensor:
-            y, x = torch.meshgrid(*[torch.linspace(-1, 1, 128)] * 2, indexing="ij")
-            inside = {"square": torch.maximum(x.abs(), y.abs()) < 0.8,
-                      "disc": x.square() + y.square() < 0.7,
-                      "bar": (y.abs() < 0.25) & (x.abs() < 0.9)}[label].float()
-            rgb = torch.tensor({None: (1.0, 0.1, 0.1), "blue": (0.1, 0.3, 1.0)}.get(
-                hue, (0.2, 0.8, 0.2)))
-            return torch.cat([rgb[:, None, None] * inside, inside[None]])
+    """Art of three shapes, of a module that needs torch."""
+    from plain_shapes import Shapes
 
     return Shapes()
 

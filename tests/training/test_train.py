@@ -1,0 +1,74 @@
+"""A whole run in little: words, denoiser, one file; stopped and gone on with."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.peers
+
+
+class Ticking:
+    """A clock by which every look takes a tenth of a second, so that runs do not depend on how
+    busy a computer is."""
+
+    def __init__(self) -> None:
+        self.seconds = 1e9
+
+    def __call__(self) -> float:
+        self.seconds += 0.1
+        return self.seconds
+
+
+def trained(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> list[dict]:
+    """Run the program; returns the lines of its log."""
+    from plain_shapes import listed, packed
+    from train import main
+
+    data, concepts = packed(out.parent), listed(out.parent)
+    with monkeypatch.context() as changed:
+        changed.setattr(time, "time", Ticking())
+        changed.setattr(sys, "argv", [
+            "train.py", "--preset", "smoke", "--data", str(data), "--out", str(out), "--device",
+            "cpu", "--threads", "1", "--concepts", str(concepts), "--log-every", "1", "--set",
+            "scenes=40", "--text-minutes", "0.01", "--vae-minutes", "0.02", "--steps", "2", *more])
+        main()
+    return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+
+
+def steps_of(log: list[dict], stage: str) -> list[int]:
+    return [line["step"] for line in log if line.get("stage") == stage]
+
+
+def test_a_run_stops_and_goes_on_and_a_finished_file_is_gone_on_from(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from safetensors.torch import load_file
+    from smalti.checkpoint.taught_words import TaughtWords
+    from smalti.diffusion.pipeline import Pipeline
+
+    log = trained(monkeypatch, tmp_path / "a", "--unet-minutes", "5", "--stop-after", "0.12")
+    stopped = steps_of(log, "unet")
+    assert stopped and not any(line.get("event") == "export" for line in log)
+    log = trained(monkeypatch, tmp_path / "a", "--unet-minutes", "0.1")
+    steps = steps_of(log, "unet")
+    assert steps == sorted(set(steps)) and steps[-1] > stopped[-1]
+    assert sum(line.get("event") == "bank" for line in log) == 1
+    (file,) = [Path(line["file"]) for line in log if line.get("event") == "export"]
+    taught = TaughtWords.beside(file)
+    assert taught is not None
+    assert taught.unknown("two boxes left of a disc, pixel art, on a blue background") == []
+    picture = Pipeline.load(file, device="cpu")("a square", steps=2).images[0]
+    assert picture.size == (64, 64)
+    log = trained(monkeypatch, tmp_path / "b", "--unet-minutes", "0.02", "--start", str(file),
+                  "--decoder-minutes", "0.02")
+    assert {line["stage"] for line in log if "stage" in line} == {"text", "unet", "decoder"}
+    before, after = load_file(file), load_file(tmp_path / "b" / file.name)
+    changed = {name.split(".")[1] for name in after if name.startswith("first_stage_model.")
+               and not after[name].equal(before[name])}
+    assert changed == {"decoder", "post_quant_conv"}
+    config = json.loads((tmp_path / "b" / file.name).with_suffix(".json").read_text())
+    assert config["train"]["before"]["preset"] == "smoke"

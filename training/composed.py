@@ -1,0 +1,303 @@
+"""Scenes for a model that puts together what it knows: things in colours, numbers and places, on
+grounds, in styles, and what one may call them. What `prompts.txt` asks for is never among them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from judged import Judgement, Seen, Wanted, met, read_prompts
+from landscape import VIEWS
+from pictures import with_article
+from presets import BACKGROUNDS, CLOSINGS, HUES, MILD_WORDS, OPENINGS
+from scene import MANY, STYLES, THINGS_MAX, Art, Scene, Thing, spread
+from shortlist import Entry, named_in
+
+PROMPTS = Path(__file__).with_name("prompts.txt")
+CAPTIONS = 4
+"""Of a scene."""
+PART = 50
+"""Scenes that one process draws at a time."""
+KINDS = {"alone": 42, "count": 22, "pair": 14, "relation": 16, "three": 2, "ground": 2,
+         "view": 6, "nonsense": 2}
+"""What is drawn, and how often."""
+NUMBERS = {2: "two", 3: "three", 4: "four"}
+REGULAR = {2: ((0.27, 0.5), (0.73, 0.5)), 3: ((0.27, 0.28), (0.73, 0.28), (0.5, 0.73)),
+           4: ((0.27, 0.27), (0.73, 0.27), (0.27, 0.73), (0.73, 0.73))}
+"""Centres of things in most of the pictures of a number: they are learnt sooner than places by
+chance."""
+REGULAR_SHARE = 0.7
+SIDE_BY_SIDE = 0.6
+"""The share of pairs in which the first thing that is named stands on the left."""
+NEAR_SIZES = (0.38, 0.47)
+SIZES = {"small": (0.3, 0.45), "tiny": (0.22, 0.32), "little": (0.3, 0.45), "big": (0.92, 1.0),
+         "large": (0.92, 1.0), "huge": (0.97, 1.05)}
+RELATIONS = {
+    "left": ("{a} left of {b}", "{b} right of {a}", "{a} to the left of {b}",
+             "{b} to the right of {a}", "{a} on the left, {b} on the right"),
+    "above": ("{a} above {b}", "{b} under {a}", "{a} over {b}", "{b} below {a}",
+              "{b} underneath {a}"),
+    "on": ("{a} on {b}", "{a} on top of {b}", "{b} under {a}")}
+"""How one says that a is there as seen from b."""
+PAIRS = ("{a} and {b}", "{a} and {b}", "{a} and {b}", "{a} next to {b}", "{a} with {b}",
+         "{a} beside {b}", "{a}, {b}")
+STYLED = {
+    "flat": ("{}, flat design", "flat {}", "{}, flat icon", "flat icon of {}", "flat design of {}"),
+    "outline": ("outline of {}", "{}, line drawing", "{}, outline", "line drawing of {}",
+                "line art of {}"),
+    "pixel": ("{}, pixel art", "pixel art of {}", "pixel art {}", "{}, pixels"),
+    "3d": ("{}, 3d render", "3d render of {}", "{}, 3d", "{}, glossy 3d")}
+GROUNDED = ("{} on a {ground} background", "{} on a {ground} background",
+            "{}, {ground} background", "{} on {ground}")
+SAME_IN_PLURAL = frozenset("fish sushi bread money broccoli dice up".split())
+ODD_PLURALS = {"mouse": "mice", "tomato": "tomatoes", "volcano": "volcanoes", "leaf": "leaves"}
+SYLLABLES = ("zor qua plim snee grab wok thu vex jor blee fnu dro kish mep ulo yarg tib zla honk "
+             "wuff").split()
+
+Say = Callable[[random.Random], str]
+
+
+def plural(name: str) -> str:
+    """The name of several things: "slice of pizza" to "slices of pizza"."""
+    head, of, rest = re.match(r"(.*?)( of | with |$)(.*)", name).groups()
+    before, _, word = head.rpartition(" ")
+    if word in ODD_PLURALS:
+        word = ODD_PLURALS[word]
+    elif word.endswith(("us", "ss", "x", "ch", "sh")) and word not in SAME_IN_PLURAL:
+        word += "es"
+    elif word.endswith("y") and word[-2:-1] not in "aeiou":
+        word = word[:-1] + "ies"
+    elif word not in SAME_IN_PLURAL and not word.endswith("s"):
+        word += "s"
+    return f"{before} {word}".strip() + of + rest
+
+
+def names_of(entries: list[Entry]) -> dict[str, tuple[str, ...]]:
+    """The words for each thing of a list, the most usual first."""
+    return {entry.label: entry.words for entry in entries if entry.hue is None}
+
+
+def forms(names: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    """Words of several things, and the word of one that each is made of."""
+    words = {word for of_label in names.values() for name in of_label for word in name.split()}
+    return {plural(word): word for word in words if plural(word) != word}
+
+
+@dataclass(frozen=True)
+class Item:
+    """A scene and captions for it."""
+
+    scene: Scene
+    captions: list[str]
+
+
+class Composer:
+    """Makes scenes of the things of a list, common ones more often, and captions for them."""
+
+    def __init__(self, art: Art, entries: list[Entry], prompts: Path = PROMPTS) -> None:
+        self.art, self.names = art, names_of(entries)
+        self.weights = {entry.label: entry.weight for entry in entries if entry.hue is None}
+        self.kept_back = [each for each in read_prompts(prompts)
+                          if each.group not in ("known object", "nonsense") and each.style != "3d"]
+
+    def asked_for(self, scene: Scene) -> Wanted | None:
+        """The prompt that a scene would answer and that is kept for the judge, if there is one."""
+        seen = Judgement(tuple(Seen(thing.label, thing.hue or MANY, thing.x, thing.y)
+                               for thing in scene.things), scene.ground, scene.style)
+        return next((each for each in self.kept_back if met(each, seen)), None)
+
+    def item(self, rng: random.Random) -> Item:
+        """A scene by chance."""
+        while True:
+            kind = rng.choices([*KINDS], [*KINDS.values()])[0]
+            alone = kind == "alone"
+            style = rng.choices(STYLES, (64, 14, 11, 11) if alone else (94, 2, 2, 2))[0]
+            grounds = {"alone": 0.4, "ground": 1.0, "nonsense": 0.0, "view": 0.0}.get(kind, 0.12)
+            coloured = rng.random() < grounds
+            ground = rng.choice([*BACKGROUNDS]) if coloured else "white"
+            if kind == "view":
+                scene, say = self._view(rng)
+            else:
+                things, say = getattr(self, f"_{kind}")(rng, style)
+                scene = Scene(tuple(things), ground, style)
+            if self.asked_for(scene) is None:
+                return Item(scene, [self._told(rng, scene, say, coloured)
+                                    for _ in range(CAPTIONS)])
+
+    def _told(self, rng: random.Random, scene: Scene, say: Say, coloured: bool) -> str:
+        text = say(rng)
+        if not scene.things:
+            return text.format(ground=scene.ground)
+        if coloured:
+            text = rng.choice(GROUNDED).format(text, ground=scene.ground)
+        if scene.style != "3d" or rng.random() < 0.08:
+            return rng.choice(STYLED[scene.style]).format(text)
+        draw = rng.random()
+        if draw < 0.08:
+            return rng.choice(OPENINGS) + text
+        return text + rng.choice(CLOSINGS) if draw < 0.14 and not coloured else text
+
+    def _labels(self, rng: random.Random, style: str, count: int) -> list[str]:
+        """Different things that can be drawn in a style."""
+        pool = [label for label in self.names if self.art.has(style, label)]
+        chosen: dict[str, None] = {}
+        while len(chosen) < count:
+            chosen[rng.choices(pool, [self.weights[label] for label in pool])[0]] = None
+        return [*chosen]
+
+    def _hue(self, rng: random.Random, label: str, style: str, share: float) -> str | None:
+        own = self.art.hues[label]
+        if style == "outline" or own is None or rng.random() >= share:
+            return None
+        return rng.choice([hue for hue in HUES if hue != own[0]])
+
+    def _noun(self, rng: random.Random, thing: Thing, usual: float = 0.65) -> str:
+        names = self.names[thing.label]
+        return named_in(names[0] if rng.random() < usual else rng.choice(names), thing.hue)
+
+    def _one(self, rng: random.Random, thing: Thing) -> str:
+        text, draw = self._noun(rng, thing), rng.random()
+        return with_article(text) if draw < 0.8 else f"the {text}" if draw < 0.84 else text
+
+    def _alone(self, rng: random.Random, style: str) -> tuple[list[Thing], Say]:
+        label = self._labels(rng, style, 1)[0]
+        thing = Thing(label, self._hue(rng, label, style, 0.4))
+        if rng.random() < 0.12:
+            word = rng.choice([*SIZES])
+            thing = replace(thing, size=rng.uniform(*SIZES[word]))
+            return [thing], lambda rng: f"a {word} {self._noun(rng, thing)}"
+        if rng.random() < 0.5:
+            x, y, size = spread(rng, 1)[0]
+            thing = replace(thing, x=x, y=y, size=size)
+
+        def say(rng: random.Random) -> str:
+            if rng.random() < 0.05:
+                return f"a {rng.choice(MILD_WORDS)} {self._noun(rng, thing)}"
+            return self._one(rng, thing)
+
+        return [thing], say
+
+    def _places(self, rng: random.Random, count: int, regular: bool
+                ) -> list[tuple[float, float, float]]:
+        """Centres and sizes of so many things."""
+        if not regular:
+            return spread(rng, count)
+        size, turned = rng.uniform(*NEAR_SIZES), rng.random() < 0.5
+        return [(x + rng.uniform(-0.03, 0.03),
+                 (1 - y if turned and count == 3 else y) + rng.uniform(-0.03, 0.03),
+                 size * rng.uniform(0.95, 1.0)) for x, y in REGULAR[count]]
+
+    def _count(self, rng: random.Random, style: str) -> tuple[list[Thing], Say]:
+        count, label = rng.randint(2, THINGS_MAX), self._labels(rng, style, 1)[0]
+        hue = self._hue(rng, label, style, 0.1)
+        things = [Thing(label, hue, *at)
+                  for at in self._places(rng, count, rng.random() < REGULAR_SHARE)]
+        return things, lambda rng: f"{NUMBERS[count]} {plural(self._noun(rng, things[0], 0.85))}"
+
+    def _pair(self, rng: random.Random, style: str) -> tuple[list[Thing], Say]:
+        at = self._places(rng, 2, rng.random() < SIDE_BY_SIDE)
+        first, second = [Thing(label, self._hue(rng, label, style, 0.12), *place) for label, place
+                         in zip(self._labels(rng, style, 2), at, strict=True)]
+        return [first, second], lambda rng: rng.choice(PAIRS).format(
+            a=self._one(rng, first), b=self._one(rng, second))
+
+    def _relation(self, rng: random.Random, style: str) -> tuple[list[Thing], Say]:
+        """The first of two things is left of, above or on the second one."""
+        where, off = rng.choice([*RELATIONS]), rng.uniform(-0.1, 0.1)
+        sizes = [rng.uniform(*NEAR_SIZES) for _ in range(2)]
+        low, high = rng.uniform(0.22, 0.3), rng.uniform(0.7, 0.78)
+        if where == "on":  # they touch
+            off, high = off / 3, 0.74
+            low = high - 0.44 * sum(sizes)
+        at = [(low, 0.5 + off), (high, 0.5 - off)]
+        if where != "left":
+            at = [(across, down) for down, across in at]
+        first, second = [
+            Thing(label, self._hue(rng, label, style, 0.08), *place, size) for label, place, size
+            in zip(self._labels(rng, style, 2), at, sizes, strict=True)]
+        return [first, second], lambda rng: rng.choice(RELATIONS[where]).format(
+            a=self._one(rng, first), b=self._one(rng, second))
+
+    def _three(self, rng: random.Random, style: str) -> tuple[list[Thing], Say]:
+        things = [Thing(label, None, *at) for label, at in zip(
+            self._labels(rng, style, 3), self._places(rng, 3, True), strict=True)]
+        return things, lambda rng: "{}, {} and {}".format(
+            *[self._one(rng, thing) for thing in rng.sample(things, 3)])
+
+    def _ground(self, rng: random.Random, style: str) -> tuple[list[Thing], Say]:
+        texts = ("a {ground} background", "{ground} background", "plain {ground}")
+        return [], lambda rng: rng.choice(texts)
+
+    def _view(self, rng: random.Random) -> tuple[Scene, Say]:
+        """A landscape or a pattern, with a thing in the foreground or without."""
+        name = rng.choice([*VIEWS])
+        scene, view = Scene((), view=(name, rng.getrandbits(31))), VIEWS[name]
+        if not view.there or rng.random() < 0.4:
+            return scene, lambda rng: rng.choice(view.names)
+        thing = Thing(self._labels(rng, "3d", 1)[0], None, rng.uniform(0.35, 0.65),
+                      rng.uniform(0.62, 0.7), rng.uniform(0.42, 0.55))
+        return replace(scene, things=(thing,)), lambda rng: rng.choice(view.there).format(
+            self._one(rng, thing))
+
+    def _nonsense(self, rng: random.Random, style: str) -> tuple[list[Thing], Say]:
+        """Words that mean nothing are an empty picture."""
+        def word(rng: random.Random) -> str:
+            return "".join(rng.sample(SYLLABLES, rng.randint(2, 3)))
+
+        return [], lambda rng: rng.choice(("{}", "a {}", "the {} {}", "a {} of {}")).format(
+            word(rng), word(rng))
+
+
+def words_around() -> list[str]:
+    """The texts that may stand around names in captions of scenes."""
+    told = [*PAIRS, *(form for group in (*RELATIONS.values(), *STYLED.values()) for form in group),
+            *GROUNDED, *(text for view in VIEWS.values() for text in (*view.names, *view.there))]
+    return [*NUMBERS.values(), *SIZES, *BACKGROUNDS, *HUES, "background plain",
+            *(re.sub(r"\{\w*\}", "", text) for text in told)]
+
+
+def composed_words(entries: list[Entry]) -> list[str]:
+    """The words of captions of scenes; words that mean nothing stay unknown."""
+    several = [plural(name) for names in names_of(entries).values() for name in names]
+    return [*several, *words_around(), *MILD_WORDS, *OPENINGS]
+
+
+_worker: dict[str, Composer] = {}
+"""What a process that draws scenes was started with."""
+
+
+def _begin(composer: Composer) -> None:
+    torch.set_num_threads(1)
+    _worker["composer"] = composer
+
+
+def _drawn(seed: int, count: int, composer: Composer | None = None
+           ) -> list[tuple[torch.Tensor, list[str]]]:
+    composer = composer or _worker["composer"]
+    rng, found = random.Random(seed), []
+    for _ in range(count):
+        item = composer.item(rng)
+        picture = (composer.art.drawn(item.scene) * 255).round().byte()
+        found.append((picture, item.captions))
+    return found
+
+
+def drawn_items(composer: Composer, count: int, seed: int, workers: int
+                ) -> Iterator[tuple[torch.Tensor, list[str]]]:
+    """So many scenes, [3, px, px] in 0..1, and their captions: the same for any `workers`."""
+    jobs = [(seed * 1_000_003 + start, min(PART, count - start))
+            for start in range(0, count, PART)]
+    if workers < 2:
+        parts = (_drawn(*job, composer) for job in jobs)
+        yield from ((picture.float() / 255, captions)
+                    for part in parts for picture, captions in part)
+        return
+    with multiprocessing.get_context("fork").Pool(workers, _begin, (composer,)) as pool:
+        for start in range(0, len(jobs), workers):
+            for part in pool.starmap(_drawn, jobs[start:start + workers]):
+                yield from ((picture.float() / 255, captions) for picture, captions in part)
