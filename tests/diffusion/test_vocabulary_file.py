@@ -82,7 +82,7 @@ def changed(**parts: Any) -> str:
 
 
 @pytest.mark.parametrize("text, words", [
-    ("{", "is no JSON"), ("{}", "no byte-level vocabulary"),
+    ("{", "is no JSON"), ("{}", "no vocabulary that can be read"),
     (changed(model={**TREE["model"], "type": "Unigram"}), "of the kind Unigram"),
     (changed(normalizer={"type": "NFKC"}), "expected NFC"),
     (changed(pre_tokenizer={"type": "ByteLevel"}), "expected the expression"),
@@ -90,8 +90,8 @@ def changed(**parts: Any) -> str:
     (changed(added_tokens=[{"content": "<x>", "id": 3, "lstrip": True}]), "takes blanks"),
     (changed(added_tokens=[{"content": "<x>", "id": -3}]), "whose numbers are none"),
     (changed(model={**TREE["model"], "merges": ["a zz"]}), "KeyError"),
-    (changed(model={**TREE["model"], "merges": [["a"]]}), "no byte-level vocabulary"),
-    (changed(model={**TREE["model"], "vocab": 3}), "no byte-level vocabulary")])
+    (changed(model={**TREE["model"], "merges": [["a"]]}), "no vocabulary that can be read"),
+    (changed(model={**TREE["model"], "vocab": 3}), "no vocabulary that can be read")])
 def test_others_are_refused_by_what_they_are(tmp_path: Path, text: str, words: str) -> None:
     weights = written(tmp_path, "beside")
     (tmp_path / "tokenizer" / "tokenizer.json").write_text(text)
@@ -101,8 +101,8 @@ def test_others_are_refused_by_what_they_are(tmp_path: Path, text: str, words: s
 
 def test_a_gguf_of_another_kind_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "model.gguf").open("wb") as file:
-        write_gguf(file, {"tokenizer.ggml.model": "llama", "tokenizer.ggml.pre": "default"}, [])
-    with pytest.raises(CheckpointError, match="'llama', which cuts texts as 'default'"):
+        write_gguf(file, {"tokenizer.ggml.model": "bert", "tokenizer.ggml.pre": "default"}, [])
+    with pytest.raises(CheckpointError, match="'bert', which cuts texts as 'default'"):
         brought_along([tmp_path / "model.gguf"])
 
 

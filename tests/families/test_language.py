@@ -27,13 +27,14 @@ from smalti.errors import CheckpointError
 from smalti.families import language, registered
 from smalti.families.hints import TextHints
 from smalti.families.joining import contexts_fit
-from smalti.families.keys.language import LANGUAGE_GGUF
+from smalti.families.keys.language import GEMMA_GGUF, LANGUAGE_GGUF
+from smalti.families.keys.stored import Table
 from smalti.families.record import Circumstances, Encoded, Floats, Text, all_tokens
 from smalti.families.records.chroma import CHROMA
 from smalti.graph import evaluate
 from smalti.models.config import FLUX_VAE, ModelConfig
 from smalti.models.language import language_graph
-from smalti.models.language_config import QWEN3_4B, LanguageConfig
+from smalti.models.language_config import GEMMA2_2B, QWEN3_4B, LanguageConfig
 from smalti.models.transformer_config import ChromaConfig
 
 QWEN = LanguageConfig(151_669, hidden_size=32, mlp_size=64, layers=3, heads=4, kv_heads=2,
@@ -83,17 +84,16 @@ def image(path: Path, config: LanguageConfig, **more: np.ndarray) -> Path:
     return tiny.write(path, {**found, **more})
 
 
-def gguf(path: Path, config: LanguageConfig, dtype: str) -> Path:
+def gguf(path: Path, stored: tiny.Weights, dtype: str, table: Table = LANGUAGE_GGUF) -> Path:
     """The text encoder as llama.cpp writes it, matrices in blocks."""
-    names = {rule[0].name: ours for ours, rule in LANGUAGE_GGUF.items()}
     tensors = []
-    for name, value in text(config).items():
+    for name, value in stored.items():
         number = next((part for part in name.split(".") if part.isdecimal()), "*")
-        stored = next(theirs for theirs, ours in names.items()
-                      if ours.replace("*", number) == name).replace("*", number)
+        rule, = table[name.replace(number, "*")]
         values, kind = value.astype(np.float32), dtype if value.ndim == 2 else "f32"
-        data = quantise(kind, values) if value.ndim == 2 else values
-        tensors.append(GgufTensor(stored, value.shape, kind, lambda data=data: data))
+        data = quantise(kind, values) if value.ndim == 2 else values + np.float32(rule.added)
+        tensors.append(GgufTensor(rule.name.replace("*", number), value.shape, kind,
+                                  lambda data=data: data))
     with path.open("wb") as file:
         write_gguf(file, {"general.architecture": "qwen3"}, tensors)
     return path
@@ -101,7 +101,7 @@ def gguf(path: Path, config: LanguageConfig, dtype: str) -> Path:
 
 def encoder_file(folder: Path, naming: str, config: LanguageConfig) -> Path:
     if naming == "gguf":
-        return gguf(folder / "q.gguf", config, "Q8_0")
+        return gguf(folder / "q.gguf", text(config), "Q8_0")
     prefix = {"base": "", "causal": "model.", "tied": "model."}[naming]
     stored = {prefix + name: value for name, value in text(config).items()}
     if naming == "causal":
@@ -254,3 +254,74 @@ def test_layers_are_counted_in_the_whole_model(layers: int, found: int | None) -
         return
     assert language.QWEN3.config(Path("q.safetensors"), shapes, TextHints(), text) == config
     assert language.QWEN3.graph(config, text).keywords["taps"] == (found,)
+
+
+# ---------------------------------------------------------------------- Gemma 2
+
+GEMMA = replace(GEMMA2_2B, vocab_size=64, hidden_size=32, mlp_size=64, layers=3, heads=2,
+                kv_heads=1)
+READS_GEMMA = replace(FAMILY, texts=(Text(language.GEMMA2, layer=2, only_valid=True),))
+
+
+@cache
+def gemma() -> dict[str, np.ndarray]:
+    """Its tensors, by the names of transformers' Gemma2Model."""
+    with registered(READS_GEMMA):
+        config = ModelConfig("chroma", {"gemma2": GEMMA}, DENOISER, tiny.vae(FLUX_VAE), "flow")
+        return tiny.part(tiny.random_weights(config), language.GEMMA2.inside)
+
+
+@pytest.mark.parametrize("naming", ["causal", "comfy", "gguf"])
+def test_gemma_is_told_by_its_norms(tmp_path: Path, naming: str) -> None:
+    """Of llama.cpp's file a one is taken off their factors; ComfyUI's has a tokenizer in it."""
+    stored = {f"model.{name}": value for name, value in gemma().items()}
+    stored |= {"lm_head.weight": stored["model.embed_tokens.weight"]} if naming == "causal" else {
+        "spiece_model": np.zeros(4, np.uint8)}
+    path = (gguf(tmp_path / "g.gguf", gemma(), "Q8_0", GEMMA_GGUF) if naming == "gguf"
+            else tiny.write(tmp_path / "g.safetensors", stored))
+    assert inspect(path).notes == ("it is the text encoder Gemma 2",)
+    with registered(READS_GEMMA):
+        found = load(image(tmp_path / "model.safetensors", SMALL), text_encoders=[path])
+    assert found.config.texts == {"gemma2": GEMMA} and not found.report.uncomputed
+    for name in found.names():
+        if name.startswith(language.GEMMA2.inside):
+            expected = gemma()[name.removeprefix(language.GEMMA2.inside)]
+            np.testing.assert_allclose(found.read(name), expected,
+                                       atol=0.02 if expected.ndim == 2 else 1e-6)
+            np.testing.assert_array_equal(np.asarray(found.floats(name), np.float32),
+                                          found.read(name))
+
+
+@pytest.mark.parametrize("stated, found", [
+    ({"query_pre_attn_scalar": 144, "attn_logit_softcapping": 30.0, "sliding_window": 8,
+      "head_dim": 64, "hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"},
+     {"query_size": 144, "softcap": 30.0, "window": 8, "head_dim": 64, "heads": 8, "kv_heads": 4}),
+    ({"hidden_act": "silu"}, "activation of the text encoder gemma2 is stated as silu; expected"),
+    ({"attn_logit_softcapping": -1}, "attn_logit_softcapping is -1; expected a positive number")])
+def test_what_is_stated_of_gemma_is_read(tmp_path: Path, stated: dict[str, float | str],
+                                         found: dict[str, float] | str) -> None:
+    arch = {"text": {"rms_norm_eps": 1e-5, **stated}}
+    whole = {f"text_encoders.gemma2_2b.transformer.model.{name}": value
+             for name, value in gemma().items()}
+    whole |= {name: value for name, value in weights(SMALL).items() if not name.startswith(INSIDE)}
+    path = tiny.write(tmp_path / "model.safetensors", whole, {"arch_config": json.dumps(arch)})
+    with registered(READS_GEMMA):
+        if isinstance(found, str):
+            with pytest.raises(CheckpointError, match=found):
+                load(path)
+        else:
+            assert load(path).config.texts == {"gemma2": replace(GEMMA, eps=1e-5, **found)}
+
+
+def test_gemma_is_not_read_as_another(tmp_path: Path) -> None:
+    """Neither what another family reads, nor with norms of heads, as Gemma 3 has them."""
+    path = tiny.write(tmp_path / "g.safetensors", gemma())
+    with pytest.raises(CheckpointError, match="Gemma 2, which .* does not read; it reads .* Qwen3"):
+        load(image(tmp_path / "model.safetensors", SMALL), text_encoders=[path])
+    three = {**gemma(), "layers.0.self_attn.q_norm.weight": np.ones(16, np.float16)}
+    path = tiny.write(tmp_path / "three.safetensors", three)
+    with registered(READS_GEMMA):
+        with pytest.raises(CheckpointError, match="does not read; it reads the text encoder Gem"):
+            load(image(tmp_path / "model.safetensors", SMALL), text_encoders=[path])
+        with pytest.raises(CheckpointError, match="lacks the text encoder Gemma 2; .*gemma_2_2b_"):
+            load(image(tmp_path / "model.safetensors", SMALL))

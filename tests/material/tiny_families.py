@@ -147,7 +147,7 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
 }
 PICTURES = "visual.deepstack_merger_list.0.norm.weight"
 """A tensor that only Qwen3-VL has, of what reads pictures."""
-PLAIN = ("t5xxl", "qwen3", "qwen25", "qwen3vl", "mistral")
+PLAIN = ("t5xxl", "qwen3", "qwen25", "qwen3vl", "gemma2", "mistral")
 """Text encoders that read the plain text, and are named alike inside."""
 NEWER = ("flux", "chroma", "z-image", "flux2", "flux2-dev", "krea2", "anima", "qwen-image")
 """Families whose whole files begin the names of the autoencoder with `vae.`, and that read plain

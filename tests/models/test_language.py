@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from smalti.checkpoint.quantise import quantise
 from smalti.checkpoint.tensors import held, held_as
 from smalti.errors import InputError
 from smalti.graph import evaluate, parse, show, verify
-from smalti.models import QWEN3_4B, LanguageConfig, language_graph
+from smalti.models import GEMMA2_2B, QWEN3_4B, LanguageConfig, language_graph
 from smalti.models.language import PREFIX
 from smalti.runtime.compilation import compile_graph
 from smalti.runtime.gpu.compilation import compile_for
@@ -28,6 +29,9 @@ TINY = LanguageConfig(96, hidden_size=40, mlp_size=56, layers=3, heads=4, kv_hea
 WIDE = LanguageConfig(96, hidden_size=128, mlp_size=192, layers=2, heads=4, kv_heads=2,
                       head_dim=64, qk_norm=True)
 PLAIN = replace(TINY, qk_norm=False, qkv_bias=True)
+GEMMA = replace(TINY, qk_norm=False, rotary_base=1e4, sandwiched=True, gate="gelu_tanh",
+                softcap=2.0, query_size=4, window=6)
+GEMMA_WIDE = replace(GEMMA, hidden_size=128, mlp_size=192, layers=2, head_dim=64, window=40)
 
 
 def test_the_parameters_are_those_of_the_checkpoint() -> None:
@@ -44,9 +48,36 @@ def test_the_parameters_are_those_of_the_checkpoint() -> None:
     assert shapes == expected | {"embed_tokens.weight": (151936, 2560)}
 
 
-def test_its_text_form_is_read_back() -> None:
-    graph = language_graph(TINY, 1, 8, taps=[1, 3], final_norm=True)
+def test_those_of_gemma_have_four_norms_a_layer() -> None:
+    """2.61 billion numbers in 26 layers, of which 25 are read."""
+    graph = language_graph(GEMMA2_2B, 1, 8, taps=[25, 26], final_norm=True)
+    verify(graph)
+    shapes = {name.removeprefix(f"{PREFIX}."): v.shape for name, v in graph.parameters.items()}
+    assert sum(map(math.prod, shapes.values())) == 2_614_341_888
+    assert shapes["layers.0.self_attn.k_proj.weight"] == (1024, 2304)
+    norms = {name for name in shapes if name.startswith("layers.25.") and "norm" in name}
+    assert norms == {f"layers.25.{name}_layernorm.weight" for name in (
+        "input", "post_attention", "pre_feedforward", "post_feedforward")}
+
+
+@pytest.mark.parametrize("config", [TINY, GEMMA], ids=["qwen", "gemma"])
+def test_its_text_form_is_read_back(config: LanguageConfig) -> None:
+    graph = language_graph(config, 1, 8, taps=[1, 3], final_norm=True)
     assert show(parse(show(graph))) == show(graph)
+
+
+def test_scores_that_may_grow_far_are_those_of_plain_attention() -> None:
+    """Also where a token sees but some of those before it, and where others fill up."""
+    far = replace(GEMMA, softcap=1e4)
+    inputs, weights = arrays_for(language_graph(far, 2, 9, taps=[3], masked=True))
+    inputs["mask"] = (np.arange(9) < np.array([[9], [5]])).astype(np.float32)
+    found, expected = (evaluate(language_graph(config, 2, 9, taps=[3], masked=True), inputs,
+                                weights)["context"] for config in (far, replace(far, softcap=0.0)))
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+    near, wide = (evaluate(language_graph(config, 2, 9, taps=[3], masked=True), inputs,
+                           weights)["context"]
+                  for config in (replace(far, softcap=2.0), replace(far, window=0)))
+    assert np.abs(near - found).max() > 1e-2 and np.abs(wide - found)[:, 6:].max() > 1e-2
 
 
 def test_states_of_several_layers_stand_side_by_side() -> None:
@@ -82,14 +113,15 @@ def test_native_code_computes_it(name: str, config: LanguageConfig) -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("config", [WIDE, GEMMA_WIDE], ids=["qwen", "gemma"])
 @pytest.mark.parametrize("device, precision, error_max", [
     ("vulkan", "f32", 1e-5), ("vulkan", "f16", 2e-3), ("vulkan", "bf16", 1e-2),
     ("webgpu", "f16", 2e-3)])
 def test_gpus_compute_it(request: pytest.FixtureRequest, device: str, precision: str,
-                         error_max: float) -> None:
+                         error_max: float, config: LanguageConfig) -> None:
     """The last tokens of the second text fill up, and see those of the text alone."""
     gpu: Gpu = request.getfixturevalue(device)
-    graph = language_graph(WIDE, 2, 64, taps=[1], masked=True)
+    graph = language_graph(config, 2, 64, taps=[1], masked=True)
     inputs, parameters = arrays_for(graph)
     inputs["mask"] = (np.arange(64) < np.array([[64], [40]])).astype(np.float32)
     program = compile_for(gpu, graph, precision=precision)
@@ -99,8 +131,9 @@ def test_gpus_compute_it(request: pytest.FixtureRequest, device: str, precision:
     assert relative_error(found, expected) < error_max
 
 
-def test_the_program_computes_it() -> None:
-    check_program(language_graph(TINY, 2, 20, taps=[3], final_norm=True))
+@pytest.mark.parametrize("config", [TINY, replace(GEMMA, layers=2)], ids=["qwen", "gemma"])
+def test_the_program_computes_it(config: LanguageConfig) -> None:
+    check_program(language_graph(config, 2, 20, taps=[config.layers], final_norm=True))
 
 
 @pytest.mark.sweep
@@ -134,16 +167,19 @@ def hidden(module: Any, tokens: np.ndarray, mask: np.ndarray | None = None) -> l
 
 @pytest.mark.peers
 @pytest.mark.parametrize("tap, final_norm", [(2, False), (3, True)])
-@pytest.mark.parametrize("kind", ["Qwen3", "Qwen2", "Mistral"])
+@pytest.mark.parametrize("kind", ["Qwen3", "Qwen2", "Mistral", "Gemma2"])
 def test_as_transformers(kind: str, tap: int, final_norm: bool) -> None:
     import transformers
     from transformer_peers import filled
 
-    config = {"Qwen3": TINY, "Qwen2": PLAIN, "Mistral": replace(PLAIN, qkv_bias=False)}[kind]
+    config = {"Qwen3": TINY, "Qwen2": PLAIN, "Mistral": replace(PLAIN, qkv_bias=False),
+              "Gemma2": replace(GEMMA, rotary_base=1e6)}[kind]
+    more = {"attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 4, "sliding_window": 6}
     given = getattr(transformers, f"{kind}Config")(
         vocab_size=96, hidden_size=40, intermediate_size=56, num_hidden_layers=3,
         num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-6,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        **(more if kind == "Gemma2" else {}))
     module = filled(getattr(transformers, f"{kind}Model")(given))
     weights = {f"{PREFIX}.{name}": value.numpy() for name, value in module.state_dict().items()}
     tokens = np.random.default_rng(1).integers(0, 96, (2, 70), np.int32)

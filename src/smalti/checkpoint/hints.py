@@ -32,7 +32,7 @@ KOHYA_TRUE = "True"
 NAMED_V = re.compile(r"(?<![a-z])v ?pred(?:iction)?(?![a-z])")
 NAMED_ZERO = re.compile(r"(?<![a-z])z(?:t|ero )?snr(?![a-z])")
 ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu"}
-GATES = {"silu": "silu"}
+GATES = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_tanh": "gelu_tanh"}
 
 
 # hint -> places to look, first found wins; a place is a section and a key of it
@@ -50,7 +50,10 @@ LANGUAGE: Places = {
     "eps": (("", "rms_norm_eps"),),
     "head_dim": (("", "head_dim"),),
     "rotary_base": (("", "rope_theta"), ("rope_parameters", "rope_theta")),
-    "gate": (("", "hidden_act"), ("", "hidden_activation")),
+    "gate": (("", "hidden_activation"), ("", "hidden_act")),
+    "softcap": (("", "attn_logit_softcapping"),),
+    "query_size": (("", "query_pre_attn_scalar"),),
+    "window": (("", "sliding_window"),),
 }
 """Places in that of a language model, which is told by its `rms_norm_eps`."""
 

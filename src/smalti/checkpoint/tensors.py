@@ -63,20 +63,23 @@ class StoredTensor:
 
     @property
     def dtype(self) -> str:
-        """Dtype tag as stored, such as "F16"; "F32" where that of the tensors differs."""
-        return "F32" if self._mixed else self.file.dtype(self.expression[0].name)
+        """Dtype tag as stored, such as "F16"; "F32" where that of the tensors differs, or where
+        what is stored is not the values themselves."""
+        return "F32" if self._computed else self.file.dtype(self.expression[0].name)
 
     @property
-    def _mixed(self) -> bool:
-        return len({self.file.dtype(name) for name in self.stored_names}) > 1
+    def _computed(self) -> bool:
+        """Whether no bytes of the file are the values."""
+        return (len({self.file.dtype(name) for name in self.stored_names}) > 1
+                or any(part.added for part in self.expression))
 
     def raw(self) -> np.ndarray:
         """What is stored, where possible as a view; BF16 as uint16, float8 as uint8.
 
         Of a block format it is uint8, with the bytes of a row as last axis; of 4 bits, bytes. What
-        is stored in several formats is read.
+        is stored in several formats, or otherwise, is read.
         """
-        if self._mixed:
+        if self._computed:
             return self.read()
         stored = assembled(self.expression, self.file.raw)
         packed = self.dtype in FORMATS or self.dtype in FOUR_BIT_FORMATS
@@ -88,7 +91,7 @@ class StoredTensor:
 
     def floats(self) -> np.ndarray:
         """The values as float32, float16 or bfloat16, as stored, else as float32."""
-        if self._mixed or self.dtype not in AS_STORED:
+        if self._computed or self.dtype not in AS_STORED:
             return self.read()
         return self.raw().view(ml_dtypes.bfloat16) if self.dtype == "BF16" else self.raw()
 

@@ -15,7 +15,7 @@ import numpy as np
 from smalti.diffusion import known_states
 from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.emphasis import weighted
-from smalti.diffusion.plain_texts import BYTE_LEVEL, TOKENIZERS, PlainTexts, Tokenizer, rounded
+from smalti.diffusion.plain_texts import BROUGHT, TOKENIZERS, PlainTexts, Tokenizer, rounded
 from smalti.diffusion.prompt import Chunk, Prompt, Span, Vector, filled, parse
 from smalti.diffusion.request import Request
 from smalti.diffusion.result import Stopwatch
@@ -287,10 +287,14 @@ class Encoder:
 
     def _tokenizer(self) -> Tokenizer:
         """That which a language model brings along, else the shipped one. Raises CheckpointError
-        for one of more tokens than the encoder has rows for."""
+        for one of another kind, or of more tokens than the encoder has rows for."""
         encoder, checkpoint = self.text.encoder, self.submodels.checkpoint
         own = brought_along(checkpoint.files(encoder.inside)) \
-            if encoder.tokenizer in BYTE_LEVEL else None
+            if encoder.tokenizer in BROUGHT else None
+        if own is not None and not isinstance(own, BROUGHT[encoder.tokenizer]):
+            raise CheckpointError(
+                f"{checkpoint.report.path}: the tokenizer beside {encoder.title} is of another "
+                f"kind than its own; take the one that it was published with")
         rows = checkpoint.config.texts[encoder.name].vocab_size
         if own is not None and own.vocabulary.count > rows:
             raise CheckpointError(

@@ -7,26 +7,36 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.diffusion import byte_bpe, t5_tokenizer
+from smalti.diffusion import byte_bpe, sentence_bpe, t5_tokenizer
 from smalti.diffusion.tokenizer import Tokens
 from smalti.errors import CheckpointError
 
-Tokenizer = t5_tokenizer.T5Tokenizer | byte_bpe.ByteBpe
+Tokenizer = t5_tokenizer.T5Tokenizer | byte_bpe.ByteBpe | sentence_bpe.SentenceBpe
 
 
-def _not_shipped() -> Tokenizer:
+def _tekken() -> Tokenizer:
     """Its 131,072 tokens come with the model."""
     raise CheckpointError("the text encoder Mistral Small comes without its tokenizer, which is in "
                           "ComfyUI's file of it (the tensor tekken_model), and in folders "
                           "(tokenizer/tokenizer.json, or tekken.json): give one of these")
 
 
+def _gemma() -> Tokenizer:
+    """Its 256,000 tokens come with the model."""
+    raise CheckpointError("the text encoder Gemma 2 comes without its tokenizer, which is in "
+                          "ComfyUI's file of it (gemma_2_2b_fp16.safetensors, the tensor "
+                          "spiece_model), in GGUF files, and in folders (tokenizer/tokenizer.json, "
+                          "or tokenizer.model): give one of these")
+
+
 TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = {
     "t5": t5_tokenizer.shipped, "qwen3": byte_bpe.qwen3, "qwen2": byte_bpe.qwen2,
-    "tekken": _not_shipped}
+    "tekken": _tekken, "gemma": _gemma}
 """Name of a tokenizer of plain texts -> what makes it; see `TextEncoder.tokenizer`."""
-BYTE_LEVEL = ("qwen3", "qwen2", "tekken")
-"""Those that a model may bring a vocabulary of its own for."""
+BROUGHT: Mapping[str, type[byte_bpe.ByteBpe | sentence_bpe.SentenceBpe]] = {
+    **dict.fromkeys(("qwen3", "qwen2", "tekken"), byte_bpe.ByteBpe),
+    "gemma": sentence_bpe.SentenceBpe}
+"""Those that a model may bring a vocabulary of its own for -> the kind that it must be of."""
 SHOWN_MAX = 200  # characters of a text that is quoted in a warning
 
 

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 
+from smalti.diffusion.protobuf import fields
 from smalti.diffusion.tokenizer import Tokens
 from smalti.errors import CheckpointError
 
@@ -250,46 +251,13 @@ def _from_json(data: bytes) -> tuple[list[tuple[str, float]], bytes]:
 def _from_protobuf(data: bytes) -> tuple[list[tuple[str, float]], bytes]:
     """What a `spiece.model` holds: SentencePiece's `ModelProto`, fields 1 and 3."""
     pieces, characters = [], b""
-    for field, value in _fields(data):
+    for field, value in fields(data):
         if field == 1:
-            parts = dict(_fields(value))
+            parts = dict(fields(value))
             score, = struct.unpack("<f", parts.get(2, bytes(4)))
             pieces.append((parts[1].decode("utf-8"), score))
         elif field == 3:
-            characters = dict(_fields(value)).get(2, b"")
+            characters = dict(fields(value)).get(2, b"")
     if len(pieces) == 32000:  # transformers appends the sentinels
         pieces += [(f"<extra_id_{i}>", 0.0) for i in reversed(range(SENTINELS))]
     return pieces, characters
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of each field of a protocol buffer; varints are skipped."""
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
-        kind = key & 7
-        if kind == 0:
-            _, place = _varint(data, place)
-            continue
-        size = {1: 8, 5: 4}.get(kind)
-        if size is None:
-            if kind != 2:
-                raise ValueError(f"a field of the unknown kind {kind}")
-            size, place = _varint(data, place)
-        if place + size > len(data):
-            raise ValueError("a field reaches beyond the end")
-        yield key >> 3, data[place:place + size]
-        place += size
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first, and the place behind it."""
-    number = shift = 0
-    while True:
-        byte = data[place]
-        number |= (byte & 0x7F) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 0x80:
-            return number, place
-        if shift > 63:
-            raise ValueError("a number of more than 64 bits")

@@ -1,14 +1,16 @@
-"""Byte-level vocabularies as models bring them along: in a folder of a tokenizer, in a GGUF file.
+"""Vocabularies as models bring them along: in a folder of a tokenizer, in a GGUF file.
 
-A folder has `tokenizer.json`, or `vocab.json` with `merges.txt`, or Mistral's `tekken.json`, which
-ComfyUI's files have in a tensor; llama.cpp puts tokens and merges among the entries of a GGUF file.
-What cuts texts otherwise than the tokenizers of Qwen and Mistral is refused by name: its numbers
-would be others, and pictures wrong without a word.
+A folder has `tokenizer.json`, or `vocab.json` with `merges.txt`, or Mistral's `tekken.json`, or
+SentencePiece's `tokenizer.model`, the last two of which ComfyUI's files have in a tensor; llama.cpp
+puts tokens and merges among the entries of a GGUF file. What cuts texts otherwise than the
+tokenizers of Qwen, Mistral and Gemma is refused by name: its numbers would be others, and pictures
+wrong without a word.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +19,10 @@ from typing import Any
 from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.gguf_file import tokenizer_entries
 from smalti.checkpoint.json_file import read_json
-from smalti.diffusion import tekken
+from smalti.diffusion import sentence_bpe, tekken
 from smalti.diffusion.byte_bpe import ByteBpe, BytePairs
 from smalti.diffusion.byte_pairs import Ranks, byte_symbols
+from smalti.diffusion.sentence_bpe import ScoredPiece, SentenceBpe, in_order
 from smalti.errors import CheckpointError
 
 WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -27,29 +30,30 @@ WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
 """How Qwen's tokenizer.json cuts texts into words."""
 PRETOKENIZERS = ("qwen2", "deepseek-r1-qwen")
 """What llama.cpp calls that."""
-BYTE_LEVEL = "gpt2"
-"""What llama.cpp calls a byte-level encoding."""
+BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"
+"""What llama.cpp calls a byte-level encoding, and one of SentencePiece's pairs."""
 SPECIAL_TYPES = (3, 4)
 """Of tokens in GGUF: control, and defined by the user."""
 PADDING = "<|endoftext|>"
 """Fills up where nothing is said."""
 CONFIG = "tokenizer_config.json"
-SOURCES = ("tokenizer.json", "vocab.json", "tekken.json")
-TEKKEN_TENSOR = "tekken_model"
-"""Holds Mistral's file, in files of its text encoder."""
+SOURCES = ("tokenizer.json", "vocab.json", "tekken.json", "tokenizer.model")
+TEKKEN_TENSOR, SENTENCE_TENSOR = "tekken_model", "spiece_model"
+"""Hold Mistral's file, and SentencePiece's, in files of text encoders."""
+Vocabulary = ByteBpe | SentenceBpe
 SAFETENSORS = ".safetensors"
 GGUF = ".gguf"
 COMPONENTS = ("text_encoder", "tokenizer")
 """What the names of folders begin with of text encoders, and of their tokenizers."""
 BYTES_MAX = 1 << 26
-"""Of a file of tokens; Qwen's have 11 million."""
+"""Of a file of tokens; Qwen's have 11 million, Gemma's 34."""
 
 
-def brought_along(files: Sequence[Path]) -> ByteBpe | None:
-    """The tokenizer that comes with a text encoder in these files: in its own GGUF file, in its
-    folder beside `config.json`, or in a model's folder beside that of the encoder; else None.
+def brought_along(files: Sequence[Path]) -> Vocabulary | None:
+    """The tokenizer that comes with a text encoder in these files: in its own file, in its folder
+    beside `config.json`, or in a model's folder beside that of the encoder; else None.
 
-    Raises CheckpointError for one that is damaged, or of another kind than Qwen's.
+    Raises CheckpointError for one that is damaged, or of no kind that is read.
     """
     for file in files:
         folder = file.parent
@@ -67,38 +71,54 @@ def brought_along(files: Sequence[Path]) -> ByteBpe | None:
 
 
 @lru_cache(maxsize=4)
-def _read(place: Path, changed: int) -> ByteBpe | None:
-    """The tokenizer in a folder, or in a GGUF file, None where this has none; `changed` tells
-    whether what was read before still holds."""
+def _read(place: Path, changed: int) -> Vocabulary | None:
+    """The tokenizer in a folder, or in a file, None where this has none; `changed` tells whether
+    what was read before still holds."""
     try:
         if place.is_file():
             return _of_gguf(place) if place.suffix.lower() == GGUF else _of_tensor(place)
-        whole, lists, own = (place / name for name in SOURCES)
+        whole, lists, own, pieces = (place / name for name in SOURCES)
         if whole.is_file():
             return _of_json(whole)
-        return _of_lists(place) if lists.is_file() else tekken.vocabulary(
-            read_json(own, BYTES_MAX))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{place} holds no byte-level vocabulary that can be read "
+        if lists.is_file():
+            return _of_lists(place)
+        return (tekken.vocabulary(read_json(own, BYTES_MAX)) if own.is_file()
+                else sentence_bpe.of_protobuf(_bytes(pieces)))
+    except (LookupError, TypeError, ValueError, AttributeError, struct.error) as error:
+        raise CheckpointError(f"{place} holds no vocabulary that can be read "
                               f"({type(error).__name__}: {error}); take the tokenizer that the "
                               f"model was published with") from error
 
 
-def _of_json(path: Path) -> ByteBpe:
+def _bytes(path: Path) -> bytes:
+    """What is in a file that is not too large. Raises CheckpointError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > BYTES_MAX:
+        raise CheckpointError(f"{path} is larger than a vocabulary can be")
+    return data
+
+
+def _of_json(path: Path) -> Vocabulary:
     """Of Hugging Face's tokenizers."""
     tree: Any = read_json(path, BYTES_MAX)
     model, added = tree["model"], tree["added_tokens"]
-    if model["type"] != "BPE" or model.get("byte_fallback"):
+    if model["type"] != "BPE":
         raise CheckpointError(f"{path} is a tokenizer of the kind {model['type']}; expected "
-                              f"byte-level BPE, as of Qwen")
-    mistral = _is_tekken(tree)
-    if not mistral:
-        _check_pipeline(path, tree)
+                              f"byte-level BPE, as of Qwen, or BPE with bytes, as of Gemma")
     loose = [token["content"] for token in added
              if token.get("lstrip") or token.get("rstrip") or token.get("single_word")]
     if loose:
         raise CheckpointError(f"{path}: {loose[0]!r} takes blanks beside it along; expected tokens "
                               f"that stand for themselves")
+    if model.get("byte_fallback"):
+        return sentence_bpe.of_tree(tree)
+    mistral = _is_tekken(tree)
+    if not mistral:
+        _check_pipeline(path, tree)
     special = {token["content"]: token["id"] for token in added}
     if mistral:
         return _of_mistral(model["vocab"], model["merges"], special)
@@ -123,13 +143,16 @@ def _of_mistral(vocabulary: Mapping[str, int], merges: Iterable[str | list[str]]
     return tekken.of_merges(numbers, ranks, made, special, words)
 
 
-def _of_tensor(path: Path) -> ByteBpe | None:
-    """Of a file of weights that has Mistral's file in a tensor; None for others."""
+def _of_tensor(path: Path) -> Vocabulary | None:
+    """Of a file of weights that has Mistral's file in a tensor, or SentencePiece's; None for
+    others."""
     file = open_tensors(path)
-    name = next((each for each in file if each.endswith(TEKKEN_TENSOR)), None)
+    name = next((each for each in file if each.endswith((TEKKEN_TENSOR, SENTENCE_TENSOR))), None)
     if name is None or file.dtype(name) != "U8":
         return None
-    return tekken.vocabulary(json.loads(file.raw(name).tobytes()))
+    data = file.raw(name).tobytes()
+    return (tekken.vocabulary(json.loads(data)) if name.endswith(TEKKEN_TENSOR)
+            else sentence_bpe.of_protobuf(data))
 
 
 def _check_pipeline(path: Path, tree: Any) -> None:
@@ -171,16 +194,21 @@ def _stated_padding(folder: Path) -> str:
     return token["content"] if isinstance(token, dict) else token
 
 
-def _of_gguf(path: Path) -> ByteBpe | None:
+def _of_gguf(path: Path) -> Vocabulary | None:
     """Of llama.cpp; None in files of other programs, which leave it out."""
     entries = tokenizer_entries(path)
     if not entries:
         return None
     kind, cut = entries.get("model"), entries.get("pre")
+    if kind == SENTENCE_PIECE:
+        if entries.get("add_space_prefix"):
+            raise ValueError("it puts a blank before texts, which Gemma's does not")
+        return sentence_bpe.of_pieces([*map(ScoredPiece, *(
+            entries[key] for key in ("tokens", "scores", "token_type")))])
     if kind != BYTE_LEVEL or cut not in PRETOKENIZERS:
         raise CheckpointError(f"{path} has a tokenizer of the kind {kind!r}, which cuts texts as "
                               f"{cut!r}; expected {BYTE_LEVEL!r} and one of "
-                              f"{', '.join(PRETOKENIZERS)}")
+                              f"{', '.join(PRETOKENIZERS)}, or {SENTENCE_PIECE!r}")
     tokens: list[str] = entries["tokens"]
     special = {token: number for number, (token, kind) in enumerate(
         zip(tokens, entries["token_type"], strict=True)) if kind in SPECIAL_TYPES}
@@ -205,8 +233,5 @@ def _built(place: Path, vocabulary: Mapping[str, int], merges: Iterable[str | li
 def _merging(vocabulary: Mapping[str, int], merges: Iterable[str | list[str]]
              ) -> tuple[list[int], Ranks, list[int]]:
     """The numbers of the 256 bytes, which pairs are merged how late, and what each becomes."""
-    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
-    ranks = {(vocabulary[left], vocabulary[right]): rank
-             for rank, (left, right) in enumerate(pairs)}
-    made = [vocabulary[left + right] for left, right in pairs]
+    ranks, made = in_order(vocabulary, merges)
     return [vocabulary[symbol] for symbol in byte_symbols()], ranks, made

@@ -11,7 +11,8 @@ from smalti.models.config import Prediction
 class TextHints:
     """Values that a file states about a text encoder; None where it says nothing.
 
-    `head_dim`, `rotary_base` and `gate` (the activation of gated MLPs) are of language models.
+    `head_dim`, `rotary_base`, `gate` (the activation of gated MLPs), `softcap`, `query_size` and
+    `window` are of language models; see `LanguageConfig`.
     """
 
     heads: int | None = None
@@ -20,6 +21,9 @@ class TextHints:
     head_dim: int | None = None
     rotary_base: float | None = None
     gate: str | None = None
+    softcap: float | None = None
+    query_size: int | None = None
+    window: int | None = None
 
 
 @dataclass(frozen=True)

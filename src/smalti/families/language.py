@@ -11,11 +11,17 @@ from typing import Any
 from smalti.errors import CheckpointError
 from smalti.families.evidence import Shapes, count, has, most, sizes
 from smalti.families.hints import TextHints
-from smalti.families.keys.language import LANGUAGE_GGUF, known_names, language_name
+from smalti.families.keys.language import (
+    GEMMA_GGUF,
+    LANGUAGE_GGUF,
+    known_names,
+    language_name,
+)
 from smalti.families.record import Layout, Text, TextEncoder
 from smalti.graph import Graph
 from smalti.models.language import language_graph
 from smalti.models.language_config import (
+    GEMMA2_2B,
     MISTRAL_SMALL,
     QWEN3_4B,
     QWEN3_VL_4B,
@@ -29,19 +35,23 @@ CHATML = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 CHATML_ANSWER = CHATML + "<think>\n\n</think>\n\n"
 """The same before an answer without thinking."""
 
-LAYERS = {1024: 28, 2048: 28, 2560: 36, 3584: 28, 4096: 36, 5120: 40}
-"""Layers of the published models by their width: Qwen3 of 0.6, 1.7, 4 and 8 billion numbers,
-Qwen2.5-VL 7B and Mistral Small. Some files leave out the last ones, which texts are not read by."""
+LAYERS = {1024: 28, 2048: 28, 2304: 26, 2560: 36, 3584: 28, 4096: 36, 5120: 40}
+"""Layers of the published models by their width: Qwen3 of 0.6, 1.7, 4 and 8 billion numbers, Gemma
+2 2B, Qwen2.5-VL 7B and Mistral Small. Some files leave out the last ones, which texts are not read
+by."""
 
 
 def language_config(name: str, known: LanguageConfig, where: object, shapes: Shapes,
                     hints: TextHints, text: Text) -> LanguageConfig:
     """The language model `name`; what neither shapes show nor a file states is as in `known`.
 
-    Raises CheckpointError where a number cannot be seen, or where heads do not fit the width of
-    what they are made of.
+    Raises CheckpointError where a number cannot be seen, where heads do not fit the width of what
+    they are made of, or where an activation is stated that such a model has not.
     """
     title = f"the text encoder {name}"
+    if hints.gate not in (None, known.gate):
+        raise CheckpointError(f"{where}: the activation of {title} is stated as {hints.gate}; "
+                              f"expected {known.gate}: this is another model")
     start = re.escape(_inside(name))
     layer = start + r"layers\.(\d{1,4})\."
 
@@ -64,7 +74,8 @@ def language_config(name: str, known: LanguageConfig, where: object, shapes: Sha
         raise CheckpointError(f"{where}: {title} has {layers} layers, and texts are read behind the"
                               f" {last}th of {LAYERS.get(width, last)}; the file is cut off:"
                               f" download it again")
-    return LanguageConfig(
+    return replace(
+        known,
         vocab_size=next(iter(sizes(shapes, start + r"embed_tokens\.weight$", 0)), known.vocab_size),
         hidden_size=width,
         mlp_size=size("mlp.gate_proj", 0),
@@ -74,8 +85,9 @@ def language_config(name: str, known: LanguageConfig, where: object, shapes: Sha
         head_dim=head,
         rotary_base=hints.rotary_base or known.rotary_base,
         eps=hints.eps or known.eps,
-        qk_norm=known.qk_norm,
-        qkv_bias=known.qkv_bias,
+        softcap=known.softcap and (hints.softcap or known.softcap),
+        query_size=known.query_size and (hints.query_size or known.query_size),
+        window=known.window and (hints.window or known.window),
     )
 
 
@@ -164,6 +176,9 @@ QWEN3_VL = _encoder(
 """What reads texts in Qwen3-VL, for Krea 2; pictures are not read. Without what reads them its
 layers have the names and shapes of Qwen3, and GGUF files tell it by their architecture."""
 
+GEMMA_MARK = "pre_feedforward_layernorm.weight", "post_ffw_norm.weight"
+"""A tensor of a layer that shows Gemma, as transformers names it and as llama.cpp does."""
+
 MISTRAL_SYSTEM = (
     "You are an AI that reasons about image descriptions. You give structured responses focusing on"
     " object relationships, object\nattribution and actions without speculation.")
@@ -175,9 +190,9 @@ def _shows_mistral(names: Iterable[str], shapes: Shapes) -> bool:
     """It has neither what shows Qwen3 nor what shows Qwen2.5, and no norms behind layers."""
     found = (*names, *shapes)
     layer = _shows("self_attn.q_proj.weight", "attn_q.weight")
-    others = ("self_attn.q_norm.weight", "self_attn.q_proj.bias",
-              "pre_feedforward_layernorm.weight")
-    return layer(found, {}) and not any(_shows(other, other)(found, {}) for other in others)
+    others = (("self_attn.q_norm.weight", "attn_q_norm.weight"),
+              ("self_attn.q_proj.bias", "attn_q.bias"), GEMMA_MARK)
+    return layer(found, {}) and not any(_shows(*other)(found, {}) for other in others)
 
 
 def _mistral_config(where: object, shapes: Shapes, hints: TextHints, text: Text) -> LanguageConfig:
@@ -200,5 +215,25 @@ MISTRAL = replace(
     layout=lambda names: language_name if _shows_mistral(names, {}) else None)
 """Mistral Small 3.2, which FLUX.2 dev reads; pictures are not read."""
 
-LANGUAGE_MODELS = (QWEN3, QWEN3_VL, QWEN25, MISTRAL)
+def _gemma_layout(names: Iterable[str]) -> Layout | None:
+    """Names of llama.cpp, or of transformers, which are used inside."""
+    found = _GEMMA.layout(names)
+    return GEMMA_GGUF if found is LANGUAGE_GGUF else found
+
+
+def _shows_gemma(names: Iterable[str], shapes: Shapes) -> bool:
+    """Gemma 3 has norms of heads besides."""
+    found = (*names, *shapes)
+    return _GEMMA.shows(found, {}) and not QWEN3.shows(found, {})
+
+
+GEMMA_FILE = "gemma_2_2b_fp16.safetensors"
+_GEMMA = _encoder("gemma2", "the text encoder Gemma 2", GEMMA_FILE, GEMMA2_2B, GEMMA_MARK,
+                  prefixes=("text_encoders.gemma2_2b.transformer.",), tokenizer="gemma",
+                  known=known_names(norms=False, biases=False, sandwiched=True,
+                                    beside="spiece_model"))
+GEMMA2 = replace(_GEMMA, shows=_shows_gemma, layout=_gemma_layout)
+"""Gemma 2, which Lumina-Image 2 reads."""
+
+LANGUAGE_MODELS = (QWEN3, QWEN3_VL, QWEN25, GEMMA2, MISTRAL)
 """All that are known."""

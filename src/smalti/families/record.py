@@ -79,7 +79,7 @@ class TextEncoder:
     prefixes      what its tensors begin with in files that hold several parts
     alone         what names in a file of it alone may begin with
     tokenizer     "clip" (chunks of 77 tokens, each with a weight), or one that reads the plain
-                  text: "t5", "qwen3", "qwen2", "tekken"
+                  text: "t5", "qwen3", "qwen2", "tekken", "gemma"
     tokens        the numbers of tokens that its tokenizer gives are below this one
     wide          whether its states may be beyond what f16 holds, as those of T5 and of language
                   models are: the first token of Qwen's and the widest of T5's layers overflow

@@ -23,6 +23,7 @@ from smalti.nn import (
     hidden_scores,
     linear,
     patches,
+    rms_norm,
     rotary_embedding,
     silu,
     timestep_embedding,
@@ -139,10 +140,7 @@ def _text_block(x: Value, hidden: Sequence[Value], config: Krea2Config) -> Value
 def _norm(x: Value, name: str, config: Krea2Config, unit: float = 1.0) -> Value:
     """x [..., c], which is in a `unit`, over its root mean square; one is added to the factors
     `name.scale` [c]."""
-    g = x.graph
-    with g.scope(name):
-        factors = g.parameter("scale", x.shape[-1:]) + 1.0
-        return g.apply("rms_normalization", x, factors, epsilon=config.eps * unit**2)
+    return rms_norm(x, name, config.eps * unit**2, "scale", added=1.0)
 
 
 def _modulated(x: Value, scale: Value, shift: Value) -> Value:

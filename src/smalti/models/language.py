@@ -1,22 +1,36 @@
 """Language models as text encoders: Qwen3 (Yang et al. 2025, arXiv:2505.09388) and its kin.
 
-A layer is attention and a gated MLP, each behind an RMS norm and added to what it read. A token
-sees itself and those before it, so that padding behind a text changes nothing of the text's states.
+A layer is attention and a gated MLP, each behind an RMS norm and added to what it read; Gemma's
+have a norm behind each, too, and scores of attention that grow to a limit. A token sees itself and
+those before it, so that padding behind a text changes nothing of the text's states.
 Names are those of transformers' `Qwen3Model`, under the prefix of the text encoder.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
+from smalti.graph.operations.attention import LOWEST
 from smalti.models.language_config import LanguageConfig
-from smalti.nn import embedding, hidden_scores, linear, rms_norm, silu
+from smalti.nn import (
+    capped_attention,
+    embedding,
+    gelu_tanh,
+    hidden_scores,
+    linear,
+    out_of_sight,
+    rms_norm,
+    silu,
+)
 
 PREFIX = "text_encoders.qwen3.transformer"
+GATES = {"silu": silu, "gelu_tanh": gelu_tanh}
+"""Activations of MLPs by their names."""
 
 
 def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Sequence[int],
@@ -54,10 +68,11 @@ def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Seq
     with g.scope(prefix):
         if not embedded:
             x = embedding(ids, "embed_tokens", config.vocab_size, config.hidden_size)
+            x = x * math.sqrt(config.hidden_size) if config.sandwiched else x
         for i in range(max(taps)):
             with g.scope(f"layers.{i}"):
-                x = _layer(x, mask, sees, cos, sin, config)                            # [n, t, c]
-            states[i + 1] = rms_norm(x, "norm", config.eps) if final_norm and i + 1 in taps else x
+                x = _layer(x, i, mask, sees, cos, sin, config)                         # [n, t, c]
+            states[i + 1] = _norm(x, "norm", config) if final_norm and i + 1 in taps else x
     read = [states[tap] for tap in taps]
     g.output("context", g.apply("concat", *read, axis=2) if len(read) > 1 else read[0])
     return g
@@ -90,24 +105,49 @@ def _angles(positions: np.ndarray, config: LanguageConfig) -> tuple[np.ndarray, 
     return np.cos(angles), np.sin(angles)
 
 
-def _layer(x: Value, mask: Sequence[Value], sees: Value | None, cos: Value, sin: Value,
-           config: LanguageConfig) -> Value:
+def _layer(x: Value, number: int, mask: Sequence[Value], sees: Value | None, cos: Value,
+           sin: Value, config: LanguageConfig) -> Value:
     """x + attention(norm(x)), then x + mlp(norm(x)); x [n, t, c]. What attention gives counts where
     a token `sees` anything [n, t, 1]."""
     g, width = x.graph, config.hidden_size
-    y = rms_norm(x, "input_layernorm", config.eps)
+    y = _norm(x, "input_layernorm", config)
     with g.scope("self_attn"):
         q = _turned(y, "q", config.heads, cos, sin, config)
         k = _turned(y, "k", config.kv_heads, cos, sin, config)
         v = linear(y, "v_proj", config.kv_heads * config.head_dim, bias=config.qkv_bias)
-        y = g.apply("attention", q, k, v, *mask, num_heads=config.heads, is_causal=1)
-        y = y if sees is None else y * sees
-        x = x + linear(y, "o_proj", width, bias=False)
-    y = rms_norm(x, "post_attention_layernorm", config.eps)
+        y = _attention(q, k, v, mask, 0 if number % 2 else config.window, config)
+        y = linear(y if sees is None else y * sees, "o_proj", width, bias=False)
+    if config.sandwiched:
+        y = _norm(y, "post_attention_layernorm", config)
+    x = x + y
+    y = _norm(x, "pre_feedforward_layernorm" if config.sandwiched else "post_attention_layernorm",
+              config)
     with g.scope("mlp"):
         gate, y = (linear(y, name, config.mlp_size, bias=False) for name in
                    ("gate_proj", "up_proj"))
-        return x + linear(silu(gate) * y, "down_proj", width, bias=False)
+        y = linear(GATES[config.gate](gate) * y, "down_proj", width, bias=False)
+    return x + (_norm(y, "post_feedforward_layernorm", config) if config.sandwiched else y)
+
+
+def _norm(x: Value, name: str, config: LanguageConfig) -> Value:
+    """x [..., c] over its root mean square; to stored factors one may be to add."""
+    return rms_norm(x, name, config.eps, added=float(config.sandwiched))
+
+
+def _attention(q: Value, k: Value, v: Value, mask: Sequence[Value], window: int,
+               config: LanguageConfig) -> Value:
+    """What tokens make of those before them, of at most `window` where that is not 0."""
+    g, length = q.graph, q.shape[1]
+    scale = (config.query_size or config.head_dim) ** -0.5
+    if config.softcap:
+        return capped_attention(q, k, v, *mask, heads=config.heads, cap=config.softcap, scale=scale,
+                                window=window)
+    if 0 < window < length:
+        far = g.constant(np.where(out_of_sight(length, window), np.float32(LOWEST),
+                                  np.float32(0))[None, None])
+        mask = [far + mask[0] if mask else far]
+    stated = {"scale": scale} if config.query_size else {}
+    return g.apply("attention", q, k, v, *mask, num_heads=config.heads, is_causal=1, **stated)
 
 
 def _turned(x: Value, kind: str, heads: int, cos: Value, sin: Value,
@@ -117,6 +157,6 @@ def _turned(x: Value, kind: str, heads: int, cos: Value, sin: Value,
     width = heads * config.head_dim
     y = linear(x, f"{kind}_proj", width, bias=config.qkv_bias)
     if config.qk_norm:
-        y = rms_norm(y.reshape(n, tokens, heads, config.head_dim), f"{kind}_norm", config.eps)
+        y = _norm(y.reshape(n, tokens, heads, config.head_dim), f"{kind}_norm", config)
         y = y.reshape(n, tokens, width)
     return x.graph.apply("rotary_embedding", y, cos, sin, num_heads=heads)

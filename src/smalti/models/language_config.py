@@ -21,6 +21,13 @@ class LanguageConfig:
     al. 2023, arXiv:2305.13245). Half of a head's channels turn against the other half with the
     position, by `rotary_base`^(-2 j / head_dim) a step. `qk_norm` is whether queries and keys are
     normalised in each head, `qkv_bias` whether their layers have biases.
+
+    Gemma's (Gemma Team 2024, arXiv:2408.00118) are `sandwiched`: what attention and MLP give goes
+    through norms, too, factors of norms are stored without the one that is added to them, and
+    embeddings are multiplied by the root of the width. `gate` is the activation of MLPs, "silu" or
+    "gelu_tanh". Scores are divided by the root of `query_size`, of `head_dim` where it is 0, and
+    become c tanh(score / c) for a `softcap` c that is not 0. A token sees `window` tokens, itself
+    included, in the first layer and every second behind it; 0 is no limit.
     """
 
     vocab_size: int
@@ -34,6 +41,11 @@ class LanguageConfig:
     eps: float = 1e-6
     qk_norm: bool = False
     qkv_bias: bool = False
+    sandwiched: bool = False
+    gate: str = "silu"
+    softcap: float = 0.0
+    query_size: int = 0
+    window: int = 0
 
     def divisions(self) -> Iterator[Division]:
         """What must divide what."""
@@ -61,6 +73,11 @@ QWEN25_7B = LanguageConfig(152064, hidden_size=3584, mlp_size=18944, layers=28, 
                            kv_heads=4, head_dim=128, qkv_bias=True)
 """What reads texts in Qwen2.5-VL 7B, the text encoder of Qwen-Image: positions on three axes are
 equal where no picture is read."""
+
+GEMMA2_2B = LanguageConfig(256000, hidden_size=2304, mlp_size=9216, layers=26, heads=8, kv_heads=4,
+                           head_dim=256, rotary_base=1e4, sandwiched=True, gate="gelu_tanh",
+                           softcap=50.0, query_size=256, window=4096)
+"""The text encoder of Lumina-Image 2."""
 
 
 @dataclass(frozen=True)

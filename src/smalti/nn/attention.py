@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from smalti.graph import Value
+from smalti.graph.operations.attention import key_heads
 from smalti.nn.embedding import rotary_embedding
 from smalti.nn.linear import linear
 from smalti.nn.normalization import rms_norm
 
 UNSEEN = 1e38
 """What is taken off the score of a masked token: attention reads it as minus infinity."""
+UNSEEN_CAPPED = 1e4
+"""The same where scores are capped, which are far from it: two of it fit f16."""
 
 
 def cross_attention(x: Value, context: Value, heads: int) -> Value:
@@ -66,6 +71,49 @@ def normalised_and_turned(x: Value, norm: str, cos: Value, sin: Value, heads: in
     n, tokens, width = x.shape
     y = rms_norm(x.reshape(n, tokens, heads, width // heads), norm, eps, weight)
     return rotary_embedding(y.reshape(n, tokens, width), cos, sin, heads)
+
+
+def capped_attention(q: Value, k: Value, v: Value, *mask: Value, heads: int, cap: float,
+                     scale: float, window: int = 0) -> Value:
+    """Attention of tokens to themselves and those before them, at most `window` of these where that
+    is not 0, with scores that grow to a limit: q [n, t, heads * d] -> the same shape.
+
+    A score s of queries and keys, times `scale`, counts as cap tanh(s / cap); a mask [n, 1, 1, t]
+    is added behind that. Groups of heads share those of k and v [n, t, fewer heads * d]. Gemma Team
+    2024, arXiv:2408.00118, section 2.
+
+    >>> from smalti.graph import Graph
+    >>> g = Graph()
+    >>> q, k, v = (g.input(name, (2, 64, 16 * n)) for name, n in (("q", 4), ("k", 2), ("v", 2)))
+    >>> capped_attention(q, k, v, heads=4, cap=50.0, scale=0.25)
+    <result of reshape f32[2, 64, 64]>
+    """
+    g, (n, t, width) = q.graph, q.shape
+    shared, d = key_heads(width, k.shape[2], heads), width // heads
+    group = heads // shared
+    queries = (q * (scale / cap)).reshape(n, t, shared, group, d).transpose(0, 2, 3, 1, 4)
+    keys, values = (x.reshape(n, t, shared, d) for x in (k, v))
+    scores = g.apply("mat_mul", queries.reshape(n, shared, group * t, d),
+                     keys.transpose(0, 2, 3, 1))
+    unseen = np.where(out_of_sight(t, window) | np.triu(np.ones((t, t), bool), 1),
+                      np.float32(-UNSEEN_CAPPED), np.float32(0))
+    scores = g.apply("tanh", scores) * cap + g.constant(np.tile(unseen, (group, 1)))
+    for addend in mask:
+        scores = scores + g.apply("max", addend, g.constant(-UNSEEN_CAPPED))
+    mixed = g.apply("mat_mul", g.apply("softmax", scores), values.transpose(0, 2, 1, 3))
+    mixed = mixed.reshape(n, shared, group, t, d).transpose(0, 3, 1, 2, 4)
+    return mixed.reshape(n, t, width)
+
+
+def out_of_sight(tokens: int, window: int) -> np.ndarray:
+    """Which of the tokens before it each of so many does not see [t, t], where it sees `window` of
+    them, itself included; 0 is no limit.
+
+    >>> out_of_sight(3, 2).tolist()
+    [[False, False, False], [False, False, False], [True, False, False]]
+    """
+    behind = np.arange(tokens)[:, None] - np.arange(tokens)
+    return (behind >= window) & (window > 0)
 
 
 def hidden_scores(seen: Value, tokens: int = 0) -> Value:

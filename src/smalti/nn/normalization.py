@@ -97,10 +97,12 @@ def modulation(vec: Value, name: str, count: int, *, bias: bool = True) -> list[
             for i in range(count)]
 
 
-def rms_norm(x: Value, name: str, eps: float = 1e-6, weight: str = "weight") -> Value:
+def rms_norm(x: Value, name: str, eps: float = 1e-6, weight: str = "weight",
+             added: float = 0.0) -> Value:
     """x [..., c] over its root mean square along the last axis.
 
-    Reads `name.weight` [c], or what `weight` calls it. Zhang & Sennrich 2019, arXiv:1910.07467.
+    Reads `name.weight` [c], or what `weight` calls it, to which a number may be `added`. Zhang &
+    Sennrich 2019, arXiv:1910.07467.
 
     >>> from smalti.graph import Graph
     >>> rms_norm(Graph().input("x", (1, 77, 48)), "norm1")
@@ -108,4 +110,5 @@ def rms_norm(x: Value, name: str, eps: float = 1e-6, weight: str = "weight") -> 
     """
     g = x.graph
     with g.scope(name):
-        return g.apply("rms_normalization", x, g.parameter(weight, x.shape[-1:]), epsilon=eps)
+        factors = g.parameter(weight, x.shape[-1:])
+        return g.apply("rms_normalization", x, factors + added if added else factors, epsilon=eps)

@@ -93,6 +93,12 @@ def test_one_part_is_a_view() -> None:
     assert shape_of((StoredRows("x"),), lambda name: ()) == ()
 
 
+def test_what_was_added_is_taken_off() -> None:
+    stored = np.arange(4, dtype=np.float32)
+    found = assembled((StoredRows("x", 1, 2, added=1.0),), {"x": stored}.__getitem__)
+    assert found.tolist() == [1, 2] and found.dtype == np.float32 and stored[2] == 2
+
+
 @pytest.mark.parametrize("expression, shapes, words", [
     ((StoredRows("x", 0, 2),), {"x": (3, 4)}, "no 2 equal runs"),
     ((StoredRows("x"), StoredRows("y")), {"x": (3, 4), "y": (3, 5)}, "different shapes"),

@@ -1,13 +1,14 @@
 """Keys of language models: inside, the names of transformers; in GGUF files, those of llama.cpp.
 
-Sources: transformers 5, `models/qwen3/modeling_qwen3.py`; llama.cpp, `gguf-py/gguf/constants.py`.
+Sources: transformers 5, `models/qwen3/modeling_qwen3.py` and `models/gemma2/modeling_gemma2.py`;
+llama.cpp, `gguf-py/gguf/constants.py` and `conversion/gemma.py`.
 """
 
 from __future__ import annotations
 
 import re
 
-from smalti.families.keys.stored import Table, layers
+from smalti.families.keys.stored import StoredRows, Table, layers
 
 _LAYER = {
     "input_layernorm": "attn_norm",
@@ -23,18 +24,36 @@ _LAYER = {
     "mlp.down_proj": "ffn_down",
 }
 
-LANGUAGE_GGUF: Table = layers({
-    "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
-    **{f"layers.*.{ours}": f"blk.*.{stored}" for ours, stored in _LAYER.items()}})
+_SANDWICHED = {
+    **_LAYER,
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+
+
+def _gguf(layer: dict[str, str]) -> Table:
+    return layers({"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
+                   **{f"layers.*.{ours}": f"blk.*.{stored}" for ours, stored in layer.items()}})
+
+
+LANGUAGE_GGUF: Table = _gguf(_LAYER)
 """llama.cpp's GGUF files."""
+
+GEMMA_GGUF: Table = {ours: tuple(StoredRows(part.name, added=float("norm" in ours))
+                                 for part in rule)
+                     for ours, rule in _gguf(_SANDWICHED).items()}
+"""Those of Gemma: factors of norms have the one that is added to them elsewhere."""
 
 _START = re.compile(r"(model\.)?(language_model\.)?(model\.)?")
 
 
-def known_names(norms: bool, biases: bool, beside: str = "") -> str:
+def known_names(norms: bool, biases: bool, beside: str = "", sandwiched: bool = False) -> str:
     """An expression of the names of all that a language model has: with norms of its heads, with
-    biases of queries, keys and values, with what is `beside` it, such as what reads pictures."""
-    modules = "|".join(re.escape(name) for name in _LAYER if norms or "_norm" not in name)
+    biases of queries, keys and values, with what is `beside` it, such as what reads pictures, with
+    norms behind attention and MLP as well."""
+    modules = "|".join(re.escape(name) for name in (_SANDWICHED if sandwiched else _LAYER)
+                       if norms or "_norm" not in name)
     found = (rf"(embed_tokens|norm|lm_head|layers\.\d+\.({modules}))\.weight"
              r"|(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
     found += r"|layers\.\d+\.self_attn\.[qkv]_proj\.bias" * biases

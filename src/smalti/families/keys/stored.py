@@ -3,8 +3,8 @@
 An expression is a tuple of parts, one below the other: each is one of several equal runs of rows
 of a stored tensor. One part with all rows is a new name; several tensors stacked are a fused
 projection, and one of the runs of a fused one is a single one of them; the halves of one tensor in
-turn are shift and scale where a file has scale and shift. A matrix may be stored transposed, and of
-a convolution of films one picture needs a single tap.
+turn are shift and scale where a file has scale and shift. A matrix may be stored transposed, of a
+convolution of films one picture needs a single tap, and factors may be stored with a one added.
 Rows of every format lie in one run of bytes, those of quantised ones too, so nothing needs to be
 read to know an expression, and what is read is read once.
 
@@ -36,13 +36,15 @@ _BLOCK_NUMBER = re.compile(r"(?<=\.)\d{1,4}(?=\.)")
 class StoredRows:
     """Run `index` of `count` equal runs of the rows of the stored tensor `name`, or of that matrix
     `transposed`, or of the `last_tap` in time of that kernel [out, in, time, height, width], which
-    some files hold alone [out, in, height, width]."""
+    some files hold alone [out, in, height, width]. Some files have a number `added` to all of them,
+    which is taken off again when they are read."""
 
     name: str
     index: int = 0
     count: int = 1
     transposed: bool = False
     last_tap: bool = False
+    added: float = 0.0
 
 
 Expression = tuple[StoredRows, ...]
@@ -147,5 +149,5 @@ def assembled(expression: Expression, read: Callable[[str], np.ndarray]) -> np.n
         if part.count > 1:
             rows = len(array) // part.count
             array = array[part.index * rows:(part.index + 1) * rows]
-        runs.append(array)
+        runs.append(array - np.float32(part.added) if part.added else array)
     return runs[0] if len(runs) == 1 else np.concatenate(runs)
