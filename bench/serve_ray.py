@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The server on Ray Serve, on loopback: clients ask for pictures of several models, and for ping.
+"""The server on Ray Serve, on loopback: pictures of several models, while clients poll.
 
 Told are the loads of each model by each replica, the time of a ping while pictures are made, and
-how long all of them took, from a start without replicas: 100 clients, 2 replicas of a thread each.
-Needs Ray Serve: `pip install 'smalti[serve]'`.
+how long all of them took, from a start without replicas: 100 clients, which are one process beside
+the server, 2 replicas of a thread each. Needs Ray Serve: `pip install 'smalti[serve]'`.
 
     PYTHONPATH=src python bench/serve_ray.py --models FOLDER
 """
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -23,11 +25,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-PORT, HOST = 8123, "127.0.0.1"
+from served import HOST, polling
+
+PORT, OWN_PORT = 8123, 8124
+"""Of Serve's proxy, and of the front itself."""
 OBJECT_STORE_BYTES = 100 << 20
-PING_SECONDS = 0.5  # between two of a client
-PINGS_A_LOOK = 4
-"""Of a client, between two looks at its jobs."""
+PING = "/internal/ping"
+PING_SECONDS = 0.5
+"""Between two questions of a client, of which every second one is a ping."""
+LOOK_SECONDS = 1.0
+"""Between two looks at the jobs."""
 ENDED = ("done", "failed", "cancelled")
 
 
@@ -41,25 +48,19 @@ def ask(method: str, path: str, body: Any = None) -> Any:
     return found
 
 
-def client(number: int, names: list[str], jobs: int, clients: int, pings: list[float],
-           states: list[str]) -> None:
-    """One client: its share of jobs, and pings until they have ended."""
-    connection = http.client.HTTPConnection(HOST, PORT, timeout=300)
-    ids = [ask("POST", "/api/jobs", {"prompt": "a red apple", "steps": 4, "seed": each,
-                                     "model": names[each % len(names)]})["id"]
-           for each in range(number, jobs, clients)]
-    asked = 0
-    while True:
-        begun = time.perf_counter()
-        connection.request("GET", "/internal/ping")
-        connection.getresponse().read()
-        pings.append(time.perf_counter() - begun)
-        asked += 1
-        if asked % PINGS_A_LOOK == 0 and all(
-                ask("GET", f"/api/jobs/{id}")["state"] in ENDED for id in ids):
-            break
-        time.sleep(PING_SECONDS)
-    states += [ask("GET", f"/api/jobs/{id}")["state"] for id in ids]
+def ended(ids: list[str]) -> list[str]:
+    """The states of jobs when all have ended."""
+    states: dict[str, str] = {}
+    while len(states) < len(ids):
+        time.sleep(LOOK_SECONDS)
+        for id in ids:
+            if id in states:
+                continue
+            found = ask("GET", f"/api/jobs/{id}")["state"]
+            if found not in ENDED:
+                break  # jobs end about in the order of their numbers
+            states[id] = found
+    return [*states.values()]
 
 
 def serve(given: argparse.Namespace) -> None:
@@ -74,7 +75,8 @@ def serve(given: argparse.Namespace) -> None:
     ray_serve.start(http_options={"host": HOST, "port": PORT})
     with tempfile.TemporaryDirectory() as output:
         ray_serve.run(app({"models": str(given.models), "output": output, "device": "cpu",
-                           "replicas_max": given.replicas, "threads": 1}), name="smalti")
+                           "replicas_max": given.replicas, "threads": 1, "port": OWN_PORT}),
+                      name="smalti")
         print("READY", flush=True)
         sys.stdin.read()
         ray_serve.shutdown()
@@ -86,7 +88,7 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
     server = subprocess.Popen(
         [sys.executable, __file__, "--models", str(given.models), "--replicas",
          str(given.replicas), "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True)
+        stderr=subprocess.STDOUT, text=True, env={**os.environ, "RAY_DEDUP_LOGS": "0"})
     assert server.stdout is not None and server.stdin is not None
     lines: list[str] = []
     for line in server.stdout:
@@ -99,26 +101,24 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
     reader.start()
     names = [each["name"] for each in ask("GET", "/api/models")["models"]
              if each["kind"] == "model"]
-    pings: list[float] = []
-    states: list[str] = []
     begun = time.perf_counter()
-    clients = [threading.Thread(target=client, args=(number, names, given.jobs, given.clients,
-                                                     pings, states))
-               for number in range(given.clients)]
-    for each in clients:
-        each.start()
-    for each in clients:
-        each.join()
+    jobs = [ask("POST", "/api/jobs", {"prompt": "a red apple", "steps": 4, "seed": seed,
+                                      "model": name})["id"]
+            for seed, name in zip(range(given.jobs), itertools.cycle(names))]
+    look = f"/api/jobs/{jobs[-1]}"
+    port = PORT if given.proxy else OWN_PORT
+    with polling(port, given.clients, PING_SECONDS, (PING, look)) as answers:
+        states = ended(jobs)
     seconds = time.perf_counter() - begun
     server.stdin.close()
     server.wait()
     reader.join()
-    pings.sort()
+    pings = sorted(answers[PING])
     return {"states": dict(Counter(states)), "seconds": round(seconds, 1), "pings": len(pings),
             "ping p50 ms": round(1e3 * pings[len(pings) // 2], 1),
             "ping p99 ms": round(1e3 * pings[int(0.99 * (len(pings) - 1))], 1),
             "loads": [found.groups() for line in lines
-                      if (found := re.search(r"replica (\d+) loads (\S+)", line))]}
+                      if (found := re.search(r"replica (\d+) loads ([\w.-]+)", line))]}
 
 
 def main() -> None:
@@ -128,6 +128,8 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=100)
+    parser.add_argument("--proxy", action="store_true",
+                        help="clients poll through Serve's proxy, not at the front's own port")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.add_argument("--serve", action="store_true", help="only the server")
     given = parser.parse_args()

@@ -3,18 +3,22 @@ loopback. `pip install 'smalti[serve]'`; without it there is one line."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from clusters import need_ray
-from served import SECONDS
+from served import SECONDS, Client
 
 from smalti.errors import InputError
 from smalti.server import on_ray
@@ -30,7 +34,8 @@ def test_options_have_types_and_names() -> None:
 @pytest.mark.parametrize(("given", "said"), [
     ({"replica": 3}, "replica"), ({"cores": "many"}, "cores is 'many'; expected a float"),
     ({"replicas_min": 2}, "replicas_min is 2, and replicas_max 1"),
-    ({"replicas_min": -1}, "expected 0 <= replicas_min")])
+    ({"replicas_min": -1}, "expected 0 <= replicas_min"),
+    ({"port": 70000}, "port is 70000; expected 1 to 65535")])
 def test_what_cannot_be_is_refused(given: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=re.escape(said)):
         checked(given)
@@ -50,6 +55,65 @@ def test_a_front_on_a_node_without_the_token_does_not_begin(monkeypatch: pytest.
     with pytest.raises(InputError, match="to a token of at least 8 characters, on all nodes"):
         Front(None, checked({"host": "smalti.example", "output": tmp_path / "pictures"}))
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_front_answers_at_a_port_of_its_own(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+        replicas = SimpleNamespace(options=lambda stream: SimpleNamespace(make=None))
+        asked = checked({"port": port, "output": tmp_path})
+        with pytest.raises(InputError, match=f"cannot listen on 127.0.0.1, port {port}"):
+            Front(replicas, asked)
+    front = Front(replicas, asked)
+    client, until = Client(port, front._site), time.monotonic() + SECONDS
+    while True:
+        try:
+            assert client.get("/internal/ping").status == 200
+            break
+        except ConnectionRefusedError:
+            assert time.monotonic() < until
+    front.__del__()  # as Serve calls it
+    while True:
+        try:
+            client.get("/internal/ping")
+            assert time.monotonic() < until
+        except (ConnectionError, http.client.HTTPException):
+            break
+
+
+@pytest.mark.parametrize(("device", "alike", "gpus", "own"), [
+    ("auto", ("vulkan:0", "vulkan:2"), ["1"], "vulkan:2"),
+    ("auto", ("vulkan:0", "vulkan:2"), ["3"], "vulkan:2"),
+    ("auto", ("vulkan:0", "vulkan:2"), ["GPU-1a"], "vulkan:0"),  # of an UUID
+    ("auto", ("vulkan:0", "vulkan:2"), [], "vulkan:0"), ("auto", ("auto",), ["7"], "auto"),
+    ("vulkan:2", ("vulkan:2",), ["0"], "vulkan:2"), ("auto", ("cpu",), [], "cpu")])
+def test_replicas_on_one_computer_have_another_gpu_each(
+        device: str, alike: tuple[str, ...], gpus: list[str], own: str,
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(on_ray, "every", lambda asked: alike if asked == device else ())
+    assert on_ray.own_device(device, gpus) == own
+    assert not capsys.readouterr().err
+
+
+def test_a_gpu_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(on_ray, "every", lambda asked: ("cpu",))
+    assert on_ray.own_device("auto", ["0"]) == "cpu"
+    assert "finds none that it uses there: pictures are made on the CPU" in capsys.readouterr().err
+
+
+def test_only_the_thread_that_makes_pictures_yields() -> None:
+    policy = os.sched_getscheduler if sys.platform == "linux" else (lambda process: 0)
+    before, found = policy(0), []
+
+    def work() -> None:
+        on_ray.yield_to_others()
+        found.append(policy(0))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [os.SCHED_IDLE if sys.platform == "linux" else before] and policy(0) == before
 
 
 def test_the_module_has_no_other_names() -> None:

@@ -2,8 +2,9 @@
 
     requests -> Serve's proxy -> the front: HTTP, queue, gallery -> routing.py -> replicas
 
-The front is one process, with the server's own queue and the same HTTP APIs; replicas, each with a
-device, come when jobs wait, and go when none do. `serve run smalti.server.on_ray:app models=/m`
+The front is one process, with the server's own queue and the same HTTP APIs; it may have a port of
+its own, since Serve's proxy makes each answer take ten times as long. Replicas, each with a device,
+come when jobs wait, and go when none do. `serve run smalti.server.on_ray:app models=/m`
 begins it, and so does a file of Serve or KubeRay: docs/cluster.md. Ray Serve is an extra, which
 nothing but this module knows of: `pip install 'smalti[serve]'`.
 """
@@ -11,27 +12,40 @@ nothing but this module knows of: `pip install 'smalti[serve]'`.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from smalti import settings
+from smalti.cluster.greeting import every
 from smalti.diffusion.keywords import check_known
+from smalti.diffusion.placement import AUTO
 from smalti.errors import InputError
 from smalti.server.archive import JobRecord
 from smalti.server.messages import Advanced, Dropped, Message
 from smalti.server.remote import ReplicaLostError
 from smalti.server.replica import PictureReplica
 from smalti.server.routing import PATIENCE_SECONDS, Routing
-from smalti.server.serve import TOKEN_CHARACTERS_MIN, application, is_loopback
+from smalti.server.serve import (
+    TOKEN_CHARACTERS_MIN,
+    HttpServer,
+    application,
+    configured,
+    is_loopback,
+    listening,
+)
 from smalti.server.site import Site
 from smalti.server.worker import PIPELINES_KEPT
 
 OPTIONS: Mapping[str, Any] = {
-    "models": "", "output": "smalti-pictures", "host": "127.0.0.1", "replicas_min": 0,
+    "models": "", "output": "smalti-pictures", "host": "127.0.0.1", "port": 0, "replicas_min": 0,
     "replicas_max": 1, "cores": 1.0, "gpus": 0.0, "idle_seconds": 300.0,
     "patience_seconds": PATIENCE_SECONDS, "device": "auto", "precision": "auto", "threads": 0,
     "memory": ""}
@@ -78,11 +92,35 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def own_device(device: str, gpus: Sequence[str]) -> str:
+    """The device of a replica that Ray gave these GPUs of its computer. Ray tells CUDA alone which
+    they are, and all replicas would take the first; so of "auto", where several are alike the
+    fastest, each takes the one of its number."""
+    alike = every(device)
+    if gpus and alike == ("cpu",) and device == AUTO:
+        print("Ray gave a replica a GPU, but Smalti finds none that it uses there: pictures are "
+              "made on the CPU; `smalti devices` says why", file=sys.stderr, flush=True)
+    number = int(gpus[0]) if gpus and gpus[0].isdigit() else 0
+    return alike[number % len(alike)]
+
+
+def yield_to_others() -> None:
+    """Have this thread, and those that it begins, wait for all others of the computer that have
+    something to do: a picture takes seconds, an answer of the front on the same cores should take
+    milliseconds. On Linux; elsewhere nothing is changed."""
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 class Replica:
     """Makes pictures on its device, a job at a time."""
 
     def __init__(self, models: list[str], device: str, loading: dict[str, Any]) -> None:
-        self._made = PictureReplica(models, device, **loading)
+        import ray
+
+        gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+        self._device = own_device(device, gpus)
+        self._made = PictureReplica(models, self._device, **loading)
 
     async def make(self, job: JobRecord, model: str) -> AsyncGenerator[Message, None]:
         """What is told of a job; `model` is what it is routed by. Serve ends what it cancels only
@@ -91,6 +129,8 @@ class Replica:
         told: asyncio.Queue[Message] = asyncio.Queue()
 
         def work() -> None:
+            if self._device == "cpu":
+                yield_to_others()
             for message in self._made.make(job, unwanted):
                 loop.call_soon_threadsafe(told.put_nowait, message)
 
@@ -108,12 +148,21 @@ class Front:
     """The server: its HTTP, queue and gallery."""
 
     def __init__(self, replicas: Any, asked: dict[str, Any]) -> None:
-        check_token(asked["host"], settings.token())  # that of the node which it came to
+        host, token = asked["host"], settings.token()  # that of the node which it came to
+        check_token(host, token)
+        bound = None if not asked["port"] else listening(
+            "127.0.0.1" if is_loopback(host) else "0.0.0.0", asked["port"], token)
         self._make = replicas.options(stream=True).make
         self._site = Site(Path(asked["output"]), folders_of(asked), send=self.send,
                           remote=asked["replicas_max"])
-        self.answer = application(self._site, asked["host"], settings.token())
+        self.answer = application(self._site, host, token)
+        self._ended = threading.Event()
         self._site.start()
+        if bound is not None:
+            server = HttpServer(configured(self._site, host, token), self._site,
+                                partial(tell_port, asked["port"]), self._ended.is_set)
+            threading.Thread(target=server.run, kwargs={"sockets": [bound]},
+                             name="HTTP of the front", daemon=True).start()
 
     def send(self, job: JobRecord) -> Generator[Message, None, None]:
         """Have a job made by a replica; one that becomes unwanted ends at once here, also while it
@@ -141,8 +190,15 @@ class Front:
                 told.cancel()
 
     def __del__(self) -> None:
-        if "_site" in self.__dict__:
+        if "_ended" in self.__dict__:
+            self._ended.set()
             self._site.stop()
+
+
+def tell_port(port: int) -> None:
+    """Say in the log of the front where it is."""
+    print(f"the front answers at port {port} of {socket.gethostname()}, too", file=sys.stderr,
+          flush=True)
 
 
 async def forwarded(scope: Any, receive: Any, send: Any) -> None:
@@ -178,6 +234,8 @@ def checked(args: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = kind(given)
         except (TypeError, ValueError):
             raise InputError(f"{name} is {given!r:.80}; expected a {kind.__name__}") from None
+    if not 0 <= found["port"] < 1 << 16:
+        raise InputError(f"port is {found['port']}; expected 1 to 65535, or 0 for none of its own")
     if not 0 <= found["replicas_min"] <= found["replicas_max"]:
         raise InputError(f"replicas_min is {found['replicas_min']}, and replicas_max "
                          f"{found['replicas_max']}; expected 0 <= replicas_min <= replicas_max")
@@ -213,5 +271,6 @@ def app(args: Mapping[str, Any]) -> Any:
     ).bind([str(each) for each in folders_of(asked)], asked["device"], loading)
     front = serve.deployment(serve.ingress(answering)(Front), name="front").options(
         num_replicas=1, max_ongoing_requests=FRONT_ONGOING_MAX,
+        logging_config={"enable_access_log": False},
         ray_actor_options={"num_cpus": 0})
     return front.bind(replicas, asked)

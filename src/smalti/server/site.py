@@ -48,7 +48,7 @@ class Site:
     def __init__(self, output: Path, models: Sequence[Path] = (),
                  devices: Sequence[str] = ("auto",), keep_sent: bool = True,
                  send: Send | None = None, remote: int = 1, **loading: Any) -> None:
-        self._keep_sent, self._stopped = keep_sent, False
+        self._keep_sent, self._started, self._stopped = keep_sent, False, False
         self.gallery = Gallery(output)
         self.archive = Archive(output / ARCHIVE)
         self.queue = JobQueue(self.archive)
@@ -87,7 +87,10 @@ class Site:
             self.archive.remove(each.id)
 
     def start(self) -> None:
-        """Begin to make pictures."""
+        """Begin to make pictures. Again it does nothing."""
+        if self._started:
+            return
+        self._started = True
         for worker in self.workers:
             worker.start()
 
