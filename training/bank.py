@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from scene import Art, place
 from shortlist import Entry, caption_of, pictures_of, read_list
 
 CAPTIONS_OF_ENTRY = 64
-Drawn = tuple[torch.Tensor, list[str], float]
-"""A picture in 0..1, captions for it, and how often it is drawn beside others."""
+SCENES_OF_PART = 1600
+"""Scenes that are saved together; 16 processes draw two of their parts each."""
+Drawn = Encoded = tuple[torch.Tensor, list[str], float]
+"""A picture in 0..1, or its latent, captions for it, and how often it is drawn beside others."""
 
 
 def token_rows(pictures: Pictures, number: dict[int, int], captions: list[str]) -> list[list[int]]:
@@ -114,33 +116,40 @@ def encode(vae: torch.nn.Module, images: list[torch.Tensor], run) -> torch.Tenso
         return vae.encode(batch).latent_dist.mean.float().half().cpu()
 
 
-def assemble(pictures: Pictures, items, encoder, vocabulary: list[int],
-             whiten: bool, batch_size: int = 64) -> dict:
-    """Encode items and put the bank together; latents are brought to unit variance.
+def encoded(items: Iterable[Drawn], encoder, batch_size: int = 64) -> Iterator[Encoded]:
+    """Items with latents in place of pictures."""
+    waiting: list[Drawn] = []
+    for item in chain(items, [None]):
+        if item is not None:
+            waiting.append(item)
+        if len(waiting) == batch_size or (item is None and waiting):
+            latents = encoder([picture for picture, _, _ in waiting])
+            yield from ((latent, captions, weight) for latent, (_, captions, weight)
+                        in zip(latents, waiting, strict=True))
+            waiting = []
+
+
+def assemble(pictures: Pictures, items: Iterable[Encoded], vocabulary: list[int],
+             whiten: bool) -> dict:
+    """Put the bank together; latents are brought to unit variance.
 
     The captions of item k are the rows of tokens from `first[k]` to `first[k + 1]`.
     """
     number = {token: index + 1 for index, token in enumerate(vocabulary)}
-    latents, tokens, first, weights, waiting = [], [], [0], [], []
-    for picture, captions, weight in items:
-        waiting.append(picture)
+    latents, tokens, first, weights = [], [], [0], []
+    for latent, captions, weight in items:
+        latents.append(latent)
         tokens += token_rows(pictures, number, captions)
         first.append(len(tokens))
         weights.append(weight)
-        if len(waiting) == batch_size:
-            latents.append(encoder(waiting))
-            waiting = []
-    if waiting:
-        latents.append(encoder(waiting))
-    latent = torch.cat(latents).float()
+    latent = torch.stack(latents).float()
     mean, std = latent.mean((0, 2, 3)), latent.std((0, 2, 3))
     if not whiten:
         mean, std = torch.zeros(4), torch.full((4,), 1 / LATENT_SCALE)
     latent = (latent - mean[:, None, None]) / std[:, None, None]
     return dict(z=latent.half(), tok=torch.tensor(np.array(tokens, np.int16)),
                 first=torch.tensor(first), w=torch.tensor(weights), mean=mean, std=std,
-                vocab=vocabulary,
-                empty=torch.tensor(token_rows(pictures, number, [""])[0]))
+                vocab=vocabulary, empty=torch.tensor(token_rows(pictures, number, [""])[0]))
 
 
 def on_device(bank: dict, device: torch.device) -> dict:
@@ -168,15 +177,23 @@ def listed_items(run, entries: list[Entry]) -> Iterator[Drawn]:
         yield picture, captions, entry.weight * scale
 
 
-def composed_items(run, entries: list[Entry]) -> Iterator[Drawn]:
-    """The scenes of a bank, each as often as the other."""
-    count, preset = run.preset["scenes"], run.preset
-    composer = Composer(Art(run.pictures(), entries, preset["px"]), entries)
-    drawn = drawn_items(composer, count, run.options.seed + 11, run.options.threads)
-    for number, (picture, captions) in enumerate(drawn, 1):
-        if number % 1000 == 0:
-            run.log(event="scenes", drawn=number)
-        yield picture, captions, (1 - preset["plain"]) / count
+def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:
+    """The scenes of a bank, each as often as the other. They are saved in parts, so that a run that
+    is killed draws no part twice."""
+    preset = run.preset
+    count, seed = preset["scenes"], run.options.seed + 11
+    weight, composer = (1 - preset["plain"]) / count, None
+    for part, start in enumerate(range(0, count, SCENES_OF_PART)):
+        name, size = f"scenes{part:04d}.pt", min(SCENES_OF_PART, count - start)
+        saved = run.load(name)
+        if saved is None:
+            composer = composer or Composer(Art(run.pictures(), entries, preset["px"]), entries)
+            drawn = drawn_items(composer, size, seed * 10_007 + part, run.options.threads)
+            saved = [(latent, captions) for latent, captions, _ in encoded(
+                ((picture, captions, weight) for picture, captions in drawn), encoder)]
+            run.save(name, saved)
+            run.log(event="scenes", drawn=start + size)
+        yield from ((latent, captions, weight) for latent, captions in saved)
 
 
 def words_of(entries: list[Entry]) -> list[str]:
@@ -205,20 +222,23 @@ def make_bank(run) -> dict:
     like: dict[int, int] = {}
     if run.options.concepts:
         entries = read_list(Path(run.options.concepts))
-        items, texts = listed_items(run, entries), words_of(entries)
+        items, texts = encoded(listed_items(run, entries), encoder), words_of(entries)
         if run.preset["scenes"]:
-            items = chain(items, composed_items(run, entries))
+            items = chain(items, composed_items(run, entries, encoder))
             texts += composed_words(entries)
             like = same_words(pictures, entries)
         vocabulary = pictures.vocabulary(texts)
     else:
-        items = BankMaker(pictures, run.preset, run.options.seed, run.device).items()
+        maker = BankMaker(pictures, run.preset, run.options.seed, run.device)
+        items = encoded(maker.items(), encoder)
         vocabulary = pictures.vocabulary()
     if run.start:
         vocabulary = sorted({*vocabulary, *run.start.tokens})
-    bank = assemble(pictures, items, encoder, vocabulary, whiten=run.start is None)
+    bank = assemble(pictures, items, vocabulary, whiten=run.start is None)
     bank["like"] = like
     run.save("bank.pt", bank)
+    for part in (run.out / "state").glob("scenes*.pt"):
+        part.unlink()
     run.log(event="bank", items=len(bank["z"]), vocabulary=len(vocabulary),
             mean=bank["mean"].tolist(), std=bank["std"].tolist())
     return bank

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Pack rendered sets into one file: WebP bytes and indices, with concepts.json beside it.
 
-    pack_data.py PX QUALITY STYLE,STYLE,... OUT.npz
+    pack_data.py PX QUALITY STYLE,STYLE,... OUT.npz [MEGABYTES]
 
-Run in the folder that holds `npm/` and `data/` (see README.md).
+Run in the folder that holds `npm/` and `data/` (see README.md). Of more than so many megabytes, the
+short list is packed first, then what the autoencoder is measured by, then others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from pictures import held_out
 from PIL import Image
+from shortlist import SHORT_LIST, read_list
 
 DATA, FLUENT_3D = Path("data"), Path("npm/lobehub-fluent-emoji-3d-1.1.0/assets")
 MARGIN = 0.90  # the content's share of the side; every set gets the same frame
@@ -48,33 +51,47 @@ def resized(image: Image.Image, px: int) -> Image.Image:
     return Image.fromarray(np.clip(whole + 0.5, 0, 255).astype(np.uint8), "RGBA")
 
 
+def in_order(concepts: list[dict], styles: list[str]) -> list[tuple[str, int]]:
+    """Styles and numbers of concepts: those of the short list, those held out, others; all styles
+    of a concept together, because `Pictures.free_pictures` compares them."""
+    known = {entry.label for entry in read_list(SHORT_LIST)}
+
+    def rank(index: int) -> int:
+        label = concepts[index]["label"]
+        return 0 if label in known else 1 if held_out(label) else 2
+
+    pairs = [(style, index) for style in styles for index, concept in enumerate(concepts)
+             if style in concept["files"]]
+    return sorted(pairs, key=lambda pair: (rank(pair[1]), pair[1]))
+
+
 def main() -> None:
-    """Pack the styles in the order given."""
+    """Pack the styles, as far as there is room."""
     px, quality, out = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[4])
-    styles = sys.argv[3].split(",")
+    styles, most = sys.argv[3].split(","), float([*sys.argv, "inf"][5]) * 1e6
     concepts = json.loads((DATA / "manifest.json").read_text(encoding="utf-8"))
-    blobs, offsets, style_of, concept_of = [], [0], [], []
-    for style in styles:
-        for index, concept in enumerate(concepts):
-            if style not in concept["files"]:
-                continue
-            path = (FLUENT_3D / concept["files"][style] if style == "fluent3d"
-                    else DATA / "png" / style / f"{concept['key']}.png")
-            square = framed(path) if path.exists() else None
-            if square is None:
-                print("missing or empty:", path)
-                continue
-            file = io.BytesIO()
-            resized(square, px).save(file, "WEBP", quality=quality, alpha_quality=95, method=4)
-            blobs.append(file.getvalue())
-            offsets.append(offsets[-1] + len(blobs[-1]))
-            style_of.append(style)
-            concept_of.append(index)
-        print(style, len(blobs), "pictures so far,", offsets[-1], "bytes")
+    blobs, offsets, packed = [], [0], []
+    for style, index in in_order(concepts, styles):
+        files = concepts[index]["files"]
+        path = (FLUENT_3D / files[style] if style == "fluent3d"
+                else DATA / "png" / style / f"{concepts[index]['key']}.png")
+        square = framed(path) if path.exists() else None
+        if square is None:
+            print("missing or empty:", path)
+            continue
+        file = io.BytesIO()
+        resized(square, px).save(file, "WEBP", quality=quality, alpha_quality=95, method=4)
+        if offsets[-1] + file.tell() > most:
+            break
+        blobs.append(file.getvalue())
+        offsets.append(offsets[-1] + len(blobs[-1]))
+        packed.append((styles.index(style), index))
+    print(len(blobs), "pictures,", offsets[-1], "bytes")
     np.savez(out, blob=np.frombuffer(b"".join(blobs), np.uint8),
              off=np.array(offsets, np.int64),
-             style=np.array([styles.index(style) for style in style_of], np.int16),
-             concept=np.array(concept_of, np.int32), px=px, styles=np.array(styles))
+             style=np.array([style for style, _ in packed], np.int16),
+             concept=np.array([index for _, index in packed], np.int32), px=px,
+             styles=np.array(styles))
     kept = [{field: concept[field] for field in FIELDS} for concept in concepts]
     out.with_name("concepts.json").write_text(
         json.dumps(kept, ensure_ascii=False, indent=0), encoding="utf-8")

@@ -30,9 +30,9 @@ PRESETS = {
     # One large graphics processor, from nothing: the same scenes, four times the pixels.
     "gpu256": dict(
         px=256,
-        vae=dict(ch=(32, 64, 96, 96), lpb=1, groups=8),
-        unet=dict(ch=(64, 128, 192), lpb=1, attn=(1, 1, 1), heads=8, groups=32),
-        text=dict(width=128, layers=3, heads=4),
+        vae=dict(ch=(32, 64, 128, 128), lpb=1, groups=8),
+        unet=dict(ch=(96, 192, 256), lpb=1, attn=(1, 1, 1), heads=8, groups=32),
+        text=dict(width=128, layers=4, heads=4),
         vae_batch=64, vae_lr=1e-3, vae_crop=128, batch=512, lr=1.2e-3, ema=0.9995, warmup=400,
         styles="fluent3d,fluentflat", vae_styles="", scenes=60_000, plain=0.2, start="",
         concepts="concepts.txt"),

@@ -135,6 +135,13 @@ class Run:
         minutes = self.options.stop_after
         return bool(minutes) and time.time() - self.began > minutes * 60
 
+    def seconds(self) -> float:
+        """The clock of the stages' budgets. On processor cores it is the time that they have worked
+        for the run, so that one that has to wait for others does not end with less learnt."""
+        if self.device.type == "cpu":
+            return time.process_time() / self.options.threads
+        return time.time()
+
     def save(self, name: str, state: dict) -> None:
         """Save a state so that a crash leaves the earlier one."""
         path = self.out / "state" / name

@@ -17,6 +17,7 @@ from models import CaptionHead
 
 HEAD_LR, TEXT_LR = 1.5e-3, 1.5e-3
 CONTINUED_TEXT_LR = 6e-4
+TEXT_FILE = "text.pt"
 HEAD_ALONE = 0.3
 """The share of the time in which only the head learns, where the words come from a file: what they
 mean to its denoiser is not unlearnt for a head that knows nothing."""
@@ -28,8 +29,8 @@ def forget_some(tokens: torch.Tensor, words: int) -> torch.Tensor:
     return torch.where(lost, torch.zeros_like(tokens), tokens)
 
 
-def pretrain_text(run, bank: dict) -> None:
-    """Train the text encoder for the stage's minutes and save it."""
+def pretrain_text(run, bank: dict) -> bool:
+    """Train the text encoder for the stage's minutes (True) or until the process has to stop."""
     preset, words = run.preset, len(bank["vocab"]) + 1
     text = run.fresh_text(bank["vocab"], bank["like"])
     head = CaptionHead(preset["text"]["width"], preset["px"] // 8).to(run.device)
@@ -38,11 +39,20 @@ def pretrain_text(run, bank: dict) -> None:
         [dict(params=list(text.parameters()), peak=text_lr, waits=bool(run.start)),
          dict(params=list(head.parameters()), peak=HEAD_LR, waits=False)],
         HEAD_LR, betas=(0.9, 0.99), weight_decay=1e-3, fused=True)
+    parts, state = dict(text=text, head=head, optimiser=optimiser), run.load(TEXT_FILE) or {}
+    for name, part in parts.items() if state else ():
+        part.load_state_dict(state[name])
+    step, before = state.get("step", 0), state.get("spent", 0.0)
+
+    def save(done: bool) -> None:
+        states = {name: part.state_dict() for name, part in parts.items()}
+        run.save(TEXT_FILE, dict(states, step=step, spent=spent, done=done))
+
     bank = on_device(bank, run.device)
     latents, weight = bank["z"], bank["w"].float()
-    batch, budget, began = 2 * preset["batch"], run.options.text_minutes * 60, time.time()
-    step, total = 0, 0.0
-    while (share := (time.time() - began) / budget) < 1:
+    batch, budget, began = 2 * preset["batch"], run.options.text_minutes * 60, run.seconds()
+    total, spent, saved = 0.0, before, time.time()
+    while (share := spent / budget) < 1 and not run.stopping():
         fade = min(1, (step + 1) / 100) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * share)))
         for group in optimiser.param_groups:
             waits = group["waits"] and share < HEAD_ALONE
@@ -56,9 +66,13 @@ def pretrain_text(run, bank: dict) -> None:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(text.parameters(), 1.0)
         optimiser.step()
-        step += 1
+        step, spent = step + 1, before + run.seconds() - began
         total += loss.item()
         if step % run.options.log_every == 0:
             run.log(stage="text", step=step, mse=round(total / run.options.log_every, 4))
             total = 0.0
-    run.save("text.pt", dict(text=text.state_dict(), step=step))
+        if time.time() - saved > run.options.ckpt_minutes * 60:
+            save(done=False)
+            saved = time.time()
+    save(done=spent >= budget)
+    return spent >= budget

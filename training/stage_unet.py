@@ -107,8 +107,8 @@ class UnetStage:
     def train(self) -> bool:
         """Train until the stage's time is used (True) or the process has to stop (False)."""
         run, options = self.run, self.run.options
-        budget, before, since = options.unet_minutes * 60, self.spent, time.time()
-        saved = drawn = since
+        budget, before, since = options.unet_minutes * 60, self.spent, run.seconds()
+        saved = drawn = time.time()
         sums = torch.zeros(2, QUARTERS, device=run.device)
         while self.spent < budget and not run.stopping():
             for group in self.optimiser.param_groups:
@@ -118,7 +118,7 @@ class UnetStage:
             sums[0].index_add_(0, quarter, errors)
             sums[1].index_add_(0, quarter, torch.ones_like(errors))
             now = time.time()
-            self.spent = before + now - since
+            self.spent = before + run.seconds() - since
             if self.step % options.log_every == 0:
                 means = (sums[0] / sums[1].clamp_min(1)).tolist()
                 run.log(stage="unet", step=self.step, spent=round(self.spent),

@@ -96,8 +96,8 @@ class VaeStage:
     def train(self) -> bool:
         """Train until the stage's time is used (True) or the process has to stop (False)."""
         run, preset = self.run, self.run.preset
-        budget, before, since = self.budget, self.spent, time.time()
-        saved, sums = since, [0.0] * 3
+        budget, before, since = self.budget, self.spent, run.seconds()
+        saved, sums = time.time(), [0.0] * 3
         while self.spent < budget and not run.stopping():
             share = self.spent / budget
             whole = self.decoder_alone or share >= 0.6
@@ -109,7 +109,7 @@ class VaeStage:
                 group["lr"] = preset["vae_lr"] * min(1, (self.step + 1) / 100) * fade
             errors = self.learn(self.batch(count, crop))
             sums = [total + error for total, error in zip(sums, errors, strict=True)]
-            self.spent = before + time.time() - since
+            self.spent = before + run.seconds() - since
             every = run.options.log_every
             if self.step % every == 0:
                 pixels, edges, divergence = (round(total / every, 4) for total in sums)

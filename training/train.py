@@ -26,7 +26,7 @@ from export import export
 from presets import MINUTES, PRESETS
 from run import ASSETS, DECODER_FILE, Run
 from sampling import sample
-from stage_text import pretrain_text
+from stage_text import TEXT_FILE, pretrain_text
 from stage_unet import UnetStage
 from stage_vae import VaeStage
 
@@ -107,9 +107,9 @@ def main() -> None:
     if wanted & {"bank", "text", "unet"}:
         bank = make_bank(run)
         bank = focus(bank, run) if options.focus else bank
-    begun = run.load("unet.pt") is not None or run.load("text.pt") is not None
-    if "text" in wanted and options.text_minutes and not begun:
-        pretrain_text(run, bank)
+    learnt = run.load("unet.pt") is not None or done(run, TEXT_FILE)
+    if "text" in wanted and options.text_minutes and not learnt and not pretrain_text(run, bank):
+        return
     if "unet" in wanted and not done(run, "unet.pt") and not UnetStage(run, bank).train():
         return
     alone = "decoder" in wanted and run.start and options.decoder_minutes

@@ -31,7 +31,9 @@ def trained(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> list[dict
 
     data, concepts = packed(out.parent), listed(out.parent)
     with monkeypatch.context() as changed:
-        changed.setattr(time, "time", Ticking())
+        ticking = Ticking()
+        changed.setattr(time, "time", ticking)
+        changed.setattr(time, "process_time", ticking)
         changed.setattr(sys, "argv", [
             "train.py", "--preset", "smoke", "--data", str(data), "--out", str(out), "--device",
             "cpu", "--threads", "1", "--concepts", str(concepts), "--log-every", "1", "--set",
@@ -47,6 +49,7 @@ def steps_of(log: list[dict], stage: str) -> list[int]:
 def test_a_run_stops_and_goes_on_and_a_finished_file_is_gone_on_from(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from safetensors.torch import load_file
+
     from smalti.checkpoint.taught_words import TaughtWords
     from smalti.diffusion.pipeline import Pipeline
 
