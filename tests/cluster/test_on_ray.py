@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -157,6 +158,44 @@ def test_two_computers_of_a_kind_tune_and_judge(two_nodes: Any, tmp_path: Path,
     assert told.exit_code == 0, told.output
     assert re.match(r"tiny_cnn on 2 computers of .*, threads 1, f32, latency, code \w+: \d+ "
                     r"schedules tried, \d+ of \d+ that one found faster are so on all", told.stdout)
+
+
+GOES = """
+from cluster_workers import Counts
+from ray.cluster_utils import Cluster
+from smalti.cluster import on_ray
+from smalti.cluster.interface import Told
+from smalti.errors import InputError
+
+cluster = Cluster(initialize_head=True, head_node_args={
+    "num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 << 20})
+joined = on_ray.joined(cluster.address)
+[node] = joined.nodes()
+worker = joined.begin(node, 1, Counts, ())
+assert isinstance(worker.asked("pid", seconds=120), Told)
+[head] = cluster.head_node.all_processes["gcs_server"]
+head.process.kill()
+head.process.wait()
+on_ray.HEAD_SECONDS = 1.0
+try:
+    joined.nodes()
+except InputError as error:
+    print(error)
+joined.end(worker)
+joined.close()
+print("ENDED")
+"""
+
+
+def test_a_head_that_is_killed_is_told(tmp_path: Path) -> None:
+    """In a process of its own, since Ray ends those whose head is gone."""
+    told = subprocess.run(
+        [sys.executable, "-c", GOES], capture_output=True, text=True, timeout=2 * SECONDS,
+        check=False, env={**os.environ, "SMALTI_CACHE": str(tmp_path),
+                          "PYTHONPATH": os.pathsep.join(["src", "tests/material"])})
+    assert told.stdout.splitlines()[-2:] == [
+        "the cluster of Ray does not answer any more, its head is gone, or the way to it; begin it "
+        "anew, and give the same command again", "ENDED"], told.stderr[-2000:]
 
 
 @pytest.mark.parametrize(("address", "said"), [

@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +34,14 @@ WHY_CHARACTERS = 200
 """Of what Ray says of a loss, which is long."""
 CONNECT_SECONDS = 10.0
 """For the head of a cluster to take a connection."""
+HEAD_SECONDS = 60.0
+"""For the head of a cluster to tell of its nodes: as long as Ray takes one for gone, and Kubernetes
+to begin one anew."""
+PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "3600"}
+"""Ray ends a process whose head is gone, in the middle of what it does; this one is to end by
+itself before, with a message."""
+GONE = ("the cluster of Ray does not answer any more{why}; begin it anew, and give the same "
+        "command again")
 ABSENT = ("Ray is not installed: {extra}, on every computer of the cluster, in the same versions "
           "(there are wheels for CPython on Linux, macOS on ARM64 and Windows on x86-64)")
 
@@ -76,13 +86,29 @@ class RayCluster:
     def nodes(self) -> list[ClusterNode]:
         """Those that are alive and give out cores."""
         found = []
-        for each in self._ray.nodes():
+        for each in self._told_nodes():
             cores = int(each["Resources"].get("CPU", 0))
             if each["Alive"] and cores:
                 name = f"{each['NodeManagerHostname']} ({each['NodeID'][:6]})"
                 found.append(ClusterNode(each["NodeID"], name, cores,
                                   float(each["Resources"].get("GPU", 0))))
         return found
+
+    def _told_nodes(self) -> list[dict[str, Any]]:
+        """What Ray tells of nodes. Raises InputError where its head does not answer, which Ray
+        itself would wait for."""
+        told: list[list[dict[str, Any]]] = []
+
+        def ask() -> None:
+            with suppress(self._ray.exceptions.RayError):
+                told.append(self._ray.nodes())
+
+        asking = threading.Thread(target=ask, name="nodes of Ray", daemon=True)
+        asking.start()
+        asking.join(HEAD_SECONDS)
+        if not told:
+            raise InputError(GONE.format(why=", its head is gone, or the way to it"))
+        return told[0]
 
     def begin(self, node: ClusterNode, cores: float, make: Callable[..., Any],
               arguments: Sequence[Any], gpus: float = 0.0) -> RayWorker:
@@ -145,8 +171,7 @@ def _answer(ticket: Ticket, seconds: float) -> Answer:
                             f"install the same Smalti on all computers of the cluster")
         return Lost(_first_line(error))
     except exceptions.RaySystemError as error:
-        raise InputError(f"the cluster of Ray does not answer any more ({error}); begin it anew, "
-                         f"and give the same command again") from None
+        raise InputError(GONE.format(why=f" ({error})")) from None
 
 
 def _first_line(error: Exception) -> str:
@@ -165,7 +190,8 @@ def joined(address: str) -> RayCluster:
     """The cluster at an address (HOST:PORT of its head; "auto": the one that this computer is part
     of). Raises InputError where there is none, or no Ray."""
     check_address(address)
-    settings.give({"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})  # else Ray warns of a change to come
+    settings.give({"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns of a change to come
+                   **PATIENCE})
     try:
         import ray
     except ImportError:
