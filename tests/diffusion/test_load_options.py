@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from smalti.diffusion import load_options
 from smalti.diffusion.load_options import LoadOptions
+from smalti.diffusion.options import PictureOptions
+from smalti.diffusion.pipeline import Pipeline
 from smalti.errors import InputError
 
 
@@ -14,3 +19,21 @@ def test_integers_of_8_bits_are_for_cpus(monkeypatch) -> None:
     monkeypatch.setattr(load_options, "precisions", lambda device: ("auto", "f32", "f16"))
     with pytest.raises(InputError, match="int8 needs a CPU .* has auto, f32, f16 .or give device"):
         LoadOptions(device="cpu", precision="int8")
+
+
+def test_defaults_are_those_of_pictures_that_say_nothing_else(model_path: Path) -> None:
+    given = {"steps": 3, "guidance_scale": 2.5, "sampler": "lcm", "noise": "normal", "width": 64,
+             "height": 128}
+    pipe = Pipeline.load(model_path, device="cpu", defaults=given)
+    made = pipe.job(PictureOptions.of("a", height=64)).asked
+    assert (made.steps, made.guidance_scale, made.width, made.height) == (3, 2.5, 64, 64)
+    assert pipe.config.default_sampler == "lcm" and pipe.config.default_noise == "normal"
+
+
+@pytest.mark.parametrize(("defaults", "said"), [
+    ({"stepz": 3}, "there is no option stepz; did you mean steps"), ("steps", "expected settings"),
+    ({"seed": 3}, "there is no option seed"), ({"steps": 0}, "steps is 0"),
+    ({"sampler": "oiler"}, "oiler")])
+def test_defaults_that_cannot_be_are_refused(defaults: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        LoadOptions(device="cpu", defaults=defaults)

@@ -9,7 +9,7 @@ from hub_server import HubServer
 from safetensors.numpy import save
 from tiny_model import METADATA, tiny_weights
 
-from smalti.diffusion.load_options import LoadOptions
+from smalti.diffusion.load_options import LoadOptions, check_defaults
 from smalti.diffusion.named import fetched
 from smalti.errors import FetchError
 from smalti.families import families
@@ -27,13 +27,16 @@ def test_every_entry_can_be_used() -> None:
         address = parsed(entry.source)
         assert isinstance(address, HubAddress) and (address.file or entry.kind == "adapter")
         assert all(needed.kind != "model" for needed in catalogue.needed(entry)), entry.name
+        check_defaults(entry.needs.get("defaults", {}))
 
 
 @pytest.mark.parametrize(("told", "said"), [
     ({"name": "A b"}, "a name that is none"), ({"kind": "film"}, "the kind 'film'"),
     ({"source": "a.safetensors"}, "is no|is not|names no|no hash"), ({"sha256": "12"}, "a hash or"),
     ({"bytes": 0}, "a hash or a size"), ({"needs": {"x": "a"}}, r"needs \['x'\]"),
-    ({"needs": {"vae": "b"}}, "needs 'b', which"), ({"size": 3}, r"says \['size'\] of 'a'")])
+    ({"needs": {"vae": "b"}}, "needs 'b', which"),
+    ({"needs": {"defaults": 4}}, "defaults 4; expected an object of settings"),
+    ({"size": 3}, r"says \['size'\] of 'a'")])
 def test_entries_that_cannot_be_used(told: dict[str, object], said: str) -> None:
     with pytest.raises(FetchError, match=said):
         catalogue.read(json.dumps([{**GOOD, **told}]))
@@ -54,14 +57,17 @@ def test_a_short_name_brings_what_the_model_needs(
             for name in ("v", "t")]
     table = catalogue.read(json.dumps([*told, {
         **GOOD, "source": "hf:org/tiny:a.safetensors",
-        "needs": {"vae": "v", "text_encoders": ["t"], "prediction": "v_prediction"}}]))
+        "needs": {"vae": "v", "text_encoders": ["t"], "prediction": "v_prediction",
+                  "defaults": {"steps": 4, "sampler": "lcm"}}}]))
     monkeypatch.setattr(catalogue, "entries", lambda: table)
     found = fetched(LoadOptions("a", device="cpu"))
     assert [path.name for path in (found.path, found.vae, *found.text_encoders)] == [
         "a.safetensors", "v.safetensors", "t.safetensors"]
-    assert found.prediction == "v_prediction"
-    given = fetched(LoadOptions("a", device="cpu", vae="own.safetensors", prediction="epsilon"))
+    assert found.prediction == "v_prediction" and found.defaults == {"steps": 4, "sampler": "lcm"}
+    given = fetched(LoadOptions("a", device="cpu", vae="own.safetensors", prediction="epsilon",
+                                defaults={"steps": 5}))
     assert given.vae == "own.safetensors" and given.prediction == "epsilon"
+    assert given.defaults == {"steps": 5, "sampler": "lcm"}
 
 
 def test_a_hash_that_the_catalogue_says_counts(

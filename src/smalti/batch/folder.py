@@ -19,6 +19,7 @@ from PIL import Image
 
 from smalti.batch.records import DIGITS, BatchRecord
 from smalti.claim import claimed
+from smalti.diffusion.options import OPTIONS
 from smalti.errors import InputError, OutputError
 from smalti.runtime.container import replaced
 
@@ -102,8 +103,11 @@ class BatchFolder:
         return found
 
     def write_table(self, records: Sequence[BatchRecord], made: Mapping[str, BatchOutcome]) -> Path:
-        """A row for each record, in their order: what was asked for, and what became of it."""
+        """A row for each record, in their order: what was asked for, as it is where nothing else is
+        said in columns that others fill, and what became of it."""
         names = list(dict.fromkeys(name for record in records for name in record.texts))
+        usual = {name: OPTIONS[name].kind.written(OPTIONS[name].default) for name in names
+                 if name in OPTIONS and OPTIONS[name].default}
         path = self.path / TABLE
         text = io.StringIO(newline="")
         table = csv.writer(text)
@@ -116,7 +120,7 @@ class BatchFolder:
                 _pixels(self.path / record.file, about) if there else "",
                 f"{about.seconds:.2f}" if about.seconds else "",
                 "" if there else about.error, "; ".join(about.warnings),
-                *(record.texts.get(name, "") for name in names)])
+                *(record.texts.get(name, usual.get(name, "")) for name in names)])
         with replaced(path) as stream:
             stream.write(text.getvalue().encode())
         return path

@@ -134,6 +134,8 @@ def resolved(asked: LoadOptions) -> tuple[dict[str, Any], str]:
 def telling(loading: Mapping[str, Any]) -> str:
     """A text that tells what is loaded from other models and adapters."""
     told = {name: _told(value) for name, value in loading.items() if name in TELLING}
+    if loading.get("defaults"):  # else as before there were any, so that nothing is made anew
+        told["defaults"] = dict(loading["defaults"])
     return json.dumps({"version": FORM, **told}, sort_keys=True)
 
 

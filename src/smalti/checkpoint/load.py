@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast, get_args
+from types import MappingProxyType
+from typing import Any, cast, get_args
 
 from smalti.checkpoint import uncomputed
 from smalti.checkpoint.checkpoint import Checkpoint
@@ -33,13 +34,15 @@ Paths = Sequence[str | Path]
 
 
 def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = None,
-         prediction: str | None = None, zero_terminal_snr: bool | None = None) -> Checkpoint:
+         prediction: str | None = None, zero_terminal_snr: bool | None = None,
+         defaults: Mapping[str, Any] = MappingProxyType({})) -> Checkpoint:
     """Open a checkpoint: a file (`.safetensors`, `.ckpt`, `.gguf`, ...) or a diffusers folder.
 
     `text_encoders` and `vae` are files of parts that the checkpoint does not hold, or that are to
     replace its own; which text encoder a file holds is seen in it. `prediction` is what the
     denoiser predicts ("epsilon", "v_prediction", ...), and `zero_terminal_snr` whether it was
-    trained down from noise alone, where that is known better than the file tells. Raises
+    trained down from noise alone, where that is known better than the file tells; `defaults` are
+    what pictures are to be made with, by the names of `Hints`. Raises
     `UnknownFamilyError` for other models, `CheckpointError` for damaged or incomplete files; all
     missing and misshapen tensors are counted, and the first ten are named.
     """
@@ -54,7 +57,7 @@ def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = N
                         None if vae is None else Path(vae))
     stated = cast("Prediction | None", prediction)  # one of them, as is checked above
     report = _report(replace(source, known=Hints(
-        prediction=stated, zero_terminal_snr=zero_terminal_snr)))
+        **{**defaults, "prediction": stated, "zero_terminal_snr": zero_terminal_snr})))
     if report.absent:
         advice = _advice(report.absent, families()[kind.family])
         raise CheckpointError(f"{path} is {kind.words} and incomplete: {advice}")

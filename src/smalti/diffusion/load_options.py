@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,19 @@ from smalti.compiler.options import ROUNDED
 from smalti.diffusion.adapters import Entry
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import check_name
+from smalti.diffusion.options import OPTIONS
 from smalti.diffusion.placement import AUTO, placed
 from smalti.diffusion.residents import Residents, ignore
+from smalti.diffusion.samplers import find_sampler
 from smalti.errors import InputError
 from smalti.runtime.choice import described, precisions
 from smalti.runtime.device import LIBRARY
 from smalti.runtime.inputs import checked_path
 from smalti.tune.objective import OBJECTIVES
+
+DEFAULTS = {"steps": "steps", "guidance_scale": "guidance", "sampler": "sampler", "noise": "noise",
+            "width": "width", "height": "height", "distilled_guidance": "distilled_guidance"}
+"""Settings that models have their own of, and what `Hints` calls them."""
 
 
 @dataclass
@@ -29,10 +35,13 @@ class LoadOptions:
     `text_encoders` and `vae` are files of parts that the checkpoint does not hold, or that are
     to replace its own; which text encoder one is, is seen in it. `prediction` ("epsilon",
     "v_prediction", ...) is what the denoiser predicts, and `zero_terminal_snr` whether it was
-    trained down from noise alone, where the file tells it wrong. `loras` are adapters to begin with
-    (see `Pipeline.loras`); `lora_folder` is where those are that prompts name as <lora:name:0.8>,
-    or several folders. `embeddings` are textual inversions, files or folders of them, which prompts
-    name by their files. `refiner` is a model that takes the last steps over, such as that of SDXL.
+    trained down from noise alone, where the file tells it wrong. `defaults` are what pictures are
+    made with where nothing else is said, as {"steps": 30, "guidance_scale": 5.0}: any of
+    `DEFAULTS`, instead of what the file tells or is usual for its family. `loras` are adapters to
+    begin with (see `Pipeline.loras`); `lora_folder` is where those are that prompts name as
+    <lora:name:0.8>, or several folders. `embeddings` are textual inversions, files or folders of
+    them, which prompts name by their files. `refiner` is a model that takes the last steps over,
+    such as that of SDXL.
 
     `device`, `precision`, `threads` and `objective` are as for `smalti.compile`; `device` may also
     give parts a device each, as {"denoiser": "vulkan:0", "text": "cpu"} (see `placement`), and
@@ -61,6 +70,7 @@ class LoadOptions:
     vae: str | Path | None = None
     prediction: str | None = None
     zero_terminal_snr: bool | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     loras: Sequence[Entry] = ()
     lora_folder: str | Path | Sequence[str | Path] | None = None
     embeddings: str | Path | Sequence[str | Path] = ()
@@ -77,6 +87,7 @@ class LoadOptions:
             self.threads = 1
         if self.threads is not None:
             settings.checked_threads(self.threads)
+        check_defaults(self.defaults)
         for name in ("vae", "refiner"):
             if getattr(self, name) is not None:
                 checked_path(getattr(self, name), f"loading with {name}", "a path")
@@ -111,6 +122,18 @@ class LoadOptions:
             "model": "path", "text_encoder": "text_encoders", "lora": "loras",
             "embedding": "embeddings"})
         return cls(*args, **given)
+
+
+def check_defaults(defaults: object) -> None:
+    """Raise InputError for what is no mapping of settings that a model may have its own of."""
+    if not isinstance(defaults, Mapping):
+        raise InputError(f"defaults is {defaults!r:.80}; expected settings by their names, such as "
+                         f'{{"steps": 30}}')
+    check_known(defaults, DEFAULTS)
+    for name, value in defaults.items():
+        OPTIONS[name].checked(value)
+        if name == "sampler":
+            find_sampler(value)
 
 
 def _paths(what: str, given: object) -> list[str | Path]:

@@ -55,7 +55,7 @@ def fetched(asked: LoadOptions, locate: Locate = fetch.located) -> LoadOptions:
     given = {name: getattr(asked, name) for name in ("path", "refiner", "vae", "text_encoders",
                                                      "loras")}
     for name, value in needs.items():
-        if name != "prediction" and given[name] in (None, (), []):
+        if name in given and given[name] in (None, (), []):
             given[name] = value
     for each in _flat({name: given[name] for name in given if name != "loras"}):
         fetch.check_spelling(each)
@@ -64,6 +64,7 @@ def fetched(asked: LoadOptions, locate: Locate = fetch.located) -> LoadOptions:
     found: dict[str, Any] = {name: _paths(asked, value, locate) for name, value in given.items()}
     if asked.prediction is None:
         found["prediction"] = needs.get("prediction")
+    found["defaults"] = {**needs.get("defaults", {}), **asked.defaults}
     return replace(asked, **found)
 
 

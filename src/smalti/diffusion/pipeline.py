@@ -25,7 +25,7 @@ from smalti.diffusion.inpainting import check_purpose, purpose
 from smalti.diffusion.job import PictureJob
 from smalti.diffusion.keywords import taking
 from smalti.diffusion.kinds import check_name
-from smalti.diffusion.load_options import LoadOptions
+from smalti.diffusion.load_options import DEFAULTS, LoadOptions
 from smalti.diffusion.named import budget, fetched, given_budget, outside
 from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.placement import PartDevices
@@ -90,7 +90,8 @@ class Pipeline:
         asked = fetched(asked)
         opened = checkpoint.load(SHIPPED_MODEL if asked.path is None else asked.path,
                                  asked.text_encoder_files, asked.vae, asked.prediction,
-                                 asked.zero_terminal_snr)
+                                 asked.zero_terminal_snr,
+                                 {DEFAULTS[name]: value for name, value in asked.defaults.items()})
         check_parts(opened)
         device = asked.placement.of("denoiser")
         usable = budget(asked, device)

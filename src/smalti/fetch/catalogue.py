@@ -23,8 +23,10 @@ TABLE = Path(__file__).with_name("catalogue.json")
 NAME = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
 """What short names look like: no path, no address, no file."""
 KINDS = ("model", "vae", "text-encoder", "adapter", "upscaler", "preview")
-WITH = ("vae", "text_encoders", "loras", "prediction")
+WITH = ("vae", "text_encoders", "loras", "prediction", "defaults")
 """What a model is loaded with besides, by the names of `Pipeline.load`."""
+NAMING = WITH[:3]
+"""Of these, what has short names."""
 SHORT = re.compile("(?:[0-9a-f]{64})?")
 SIMILAR = 0.75
 """Of difflib's measure from 0 to 1, above which a text is taken for a slip of a short name."""
@@ -95,6 +97,8 @@ def _check(entry: CatalogueEntry, all_: Mapping[str, CatalogueEntry]) -> None:
         raise wrong("a hash or a size that is none")
     if set(entry.needs) - set(WITH):
         raise wrong(f"needs {sorted(set(entry.needs) - set(WITH))}; known: {', '.join(WITH)}")
+    if not isinstance(entry.needs.get("defaults", {}), dict):
+        raise wrong(f"defaults {entry.needs['defaults']!r}; expected an object of settings")
     for name in _named(entry):
         if name not in all_:
             raise wrong(f"needs {name!r}, which the catalogue has not")
@@ -102,7 +106,7 @@ def _check(entry: CatalogueEntry, all_: Mapping[str, CatalogueEntry]) -> None:
 
 def _named(entry: CatalogueEntry) -> list[Any]:
     """The short names that an entry needs."""
-    return [each for what in WITH[:-1] for each in _several(entry.needs.get(what))]
+    return [each for what in NAMING for each in _several(entry.needs.get(what))]
 
 
 def needed(entry: CatalogueEntry) -> list[CatalogueEntry]:
