@@ -15,12 +15,15 @@ from smalti.checkpoint import convert
 from smalti.checkpoint.adapters import Adapted, AdapterFile, WeightedAdapter
 from smalti.checkpoint.blocks import FORMATS
 from smalti.codegen.cpu import target
+from smalti.codegen.levels import level
 from smalti.diffusion.submodels import Submodels
 from smalti.graph.quantised import FORMATS as HELD
 from smalti.graph.quantised import quantised
 from smalti.runtime import compile_graph
+from smalti.schedule import ContractionSchedule, parse
 
 SHAPE = (1, 4, 4, 77)
+HELD_AS = {"q8_0": "q8", "q4_k": "q4_min"}
 WIDE = replace(tiny.FAMILIES["sd1"], denoiser=replace(
     tiny.UNET, block_channels=(64, 128), context_dim=64))
 
@@ -71,6 +74,28 @@ def test_a_unet_runs_from_quantised_memory(whole: Path, tmp_path: Path, precisio
     else:
         assert saved > 0.25 * plain.weights_bytes
         assert program.weights_bytes == plain.weights_bytes - saved
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("precision", HELD_AS)
+def test_blocks_of_a_file_are_multiplied_as_integers(whole: Path, tmp_path: Path,
+                                                     precision: str) -> None:
+    """Where the CPU multiplies bytes; weights keep the scales of their blocks."""
+    opened = checkpoint.load(converted(whole, tmp_path, precision))
+    large = {**inputs(), "latent": np.random.default_rng(2).standard_normal(
+        (1, 4, 16, 16), np.float32)}
+    found, shape = {}, (1, 16, 16, 77)
+    for how in ("f32", "int8"):
+        parts = Submodels(opened, how, threads=1)
+        found[how] = parts.run("unet", shape, **large)
+    program = parts.bound("unet", shape)
+    schedules = [parse(region.schedule) for region in program.module.regions if region.schedule]
+    by_group = [s for s in schedules if isinstance(s, ContractionSchedule) and s.by_group]
+    assert bool(by_group) == (level(program.module.target).integers == "quads")
+    assert not by_group or {s.weights for s in by_group} == {
+        HELD_AS[precision]} and HELD_AS[precision] in program.weight_dtypes.values()
+    for name, expected in found["f32"].items():
+        assert np.linalg.norm(found["int8"][name] - expected) < 0.05 * np.linalg.norm(expected)
 
 
 def test_adapters_come_and_go_on_four_bits(whole: Path, tmp_path: Path) -> None:

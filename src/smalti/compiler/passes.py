@@ -102,7 +102,8 @@ def divided(graph: Graph, halves: Halves, target: Target, limits: Limits, option
     weights = {**halves, **dict(options.weights)}
 
     def make(otherwise: Collection[Value]) -> Partition:
-        found = with_weights(partition(graph, options.held, target.functions, otherwise), weights)
+        found = with_weights(partition(graph, options.held, target.functions, otherwise), weights,
+                             codes=target.multiplies_bytes)
         if options.precision == "f32":
             return found
         return narrowed(found, dtype=options.precision)

@@ -9,7 +9,7 @@ prompt or on adapters, so that a picture does not depend on what was made before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,10 +48,11 @@ class LayerRows:
     weight: Callable[[Floats], Floats]
     steps: ByteSteps | None = None
 
-    def error(self, read: Floats, weight: Floats) -> float:
-        """How far the layer is off in integers of 8 bits."""
+    def error(self, read: Floats, weight: Floats, codes: bool = False) -> float:
+        """How far the layer is off in integers of 8 bits; `codes` says that its weight is
+        multiplied by the codes that it has in the file."""
         if self.steps is None:
-            return error(read, self.weight(weight))
+            return error(read, self.weight(weight), codes=codes)
         scales = self.steps.scales(read)
         n, h, w, _ = read.shape
         rng = np.random.default_rng(0)
@@ -129,9 +130,10 @@ def noise(graph: Graph, time: float) -> dict[str, Floats]:
             for name, value in graph.inputs.items()}
 
 
-def error(x: Floats, weight: Floats, row_scales: Floats | None = None) -> float:
+def error(x: Floats, weight: Floats, row_scales: Floats | None = None,
+          codes: bool = False) -> float:
     """How far x @ weight is off in integers of 8 bits: a scale for each row of x, those that are
-    given or its own, and one for each column of the weight.
+    given or its own, and one for each column of the weight, unless that is of `codes` already.
 
     >>> x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
     >>> round(error(x, x.T), 3)
@@ -143,7 +145,7 @@ def error(x: Floats, weight: Floats, row_scales: Floats | None = None) -> float:
     weight = weight[:, np.linspace(0, weight.shape[1] - 1, min(OUTPUTS_MAX, weight.shape[1])
                                    ).astype(int)]
     truth = x @ weight
-    columns, scales = rounded(weight, (0,))
+    columns, scales = (weight, np.float32(1)) if codes else rounded(weight, (0,))
     if row_scales is None:
         rows, row_scales = rounded(x, (1,))
     else:
@@ -154,13 +156,13 @@ def error(x: Floats, weight: Floats, row_scales: Floats | None = None) -> float:
 
 
 def too_imprecise(taps: Iterable[LayerRows], outputs: Mapping[str, Floats],
-                  floats: Callable[[str], Floats], drop: Callable[[str], None]
-                  ) -> tuple[str, ...]:
+                  floats: Callable[[str], Floats], drop: Callable[[str], None],
+                  codes: Container[str] = ()) -> tuple[str, ...]:
     """The names of the weights whose layers are off by more than `ERROR_MAX`; `floats(name)` gives
-    a weight, `drop(name)` lets go of it."""
+    a weight, `drop(name)` lets go of it, and those among `codes` are multiplied by their codes."""
     found = {}
     for tap in taps:
-        if tap.error(outputs[tap.output], floats(tap.name)) > ERROR_MAX:
+        if tap.error(outputs[tap.output], floats(tap.name), tap.name in codes) > ERROR_MAX:
             found[tap.name] = True
         drop(tap.name)
     return tuple(found)

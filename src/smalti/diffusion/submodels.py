@@ -283,7 +283,9 @@ class Submodels:
                 self.key(part), self._title(part), ("measured", *shape), plain.weights, built,
                 plain._differing, plain._takes, None, self.progress, self.say)).program
             outputs = program.run_checked(inputs)
-        return rounding.too_imprecise(taps, outputs, plain.weights.floats, plain.weights.drop)
+        codes = {name for name, dtype in program.weight_dtypes.items() if dtype in FORMATS}
+        return rounding.too_imprecise(taps, outputs, plain.weights.floats, plain.weights.drop,
+                                      codes)
 
     def precision_of(self, part: str) -> str:
         """The precision of a part: values of an autoencoder, of T5 and of language models do not

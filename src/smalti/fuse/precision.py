@@ -52,16 +52,17 @@ def narrowed(found: Partition, elements_min: int = ELEMENTS_MIN, dtype: str = "b
     return stored_in(found, narrow)
 
 
-def held(found: Partition, dtypes: Mapping[str, str],
-         elements_min: int = ELEMENTS_MIN) -> Partition:
+def held(found: Partition, dtypes: Mapping[str, str], elements_min: int = ELEMENTS_MIN,
+         codes: bool = False) -> Partition:
     """The partition `found` with parameters stored in the dtypes that `dtypes` gives by name.
 
     A parameter stays f32 if it has fewer than `elements_min` elements, or if something else than
     kernels of the forms `WIDENING` reads it; so these are weights of contractions and tables of
     embeddings. A quantised format needs more: only contractions may read the weight, its channels
-    have to be a multiple of the format's group, it has to lie as in the file, and not to be rounded
-    to integers. Where that does not hold, the weight is stored as f16. If several kernels read a
-    parameter, it gets the widest dtype that one of them needs.
+    have to be a multiple of the format's group, and it has to lie as in the file. Where a product
+    of integers reads it, these have to be its codes, as `codes` says that a target has it for
+    windows of one pixel. Where that does not hold, the weight is stored as f16. If several kernels
+    read a parameter, it gets the widest dtype that one of them needs.
     """
     readers: dict[Storage, list[str]] = {}
     for region in found.regions:
@@ -69,14 +70,14 @@ def held(found: Partition, dtypes: Mapping[str, str],
             storage = view.storage
             if storage.kind == "parameter" and storage.name in dtypes:
                 readers.setdefault(storage, []).append(
-                    _read_as(region, name, view, dtypes[storage.name]))
+                    _read_as(region, name, view, dtypes[storage.name], codes))
     stored = {storage: replace(storage, dtype=max(asked, key=lambda dtype: ELEMENT_BYTES[dtype]))
               for storage, asked in readers.items()
               if storage.dtype == "f32" and storage.size >= elements_min}
     return stored_in(found, stored)
 
 
-def _read_as(region: Region | HostRegion, name: str, view: View, dtype: str) -> str:
+def _read_as(region: Region | HostRegion, name: str, view: View, dtype: str, codes: bool) -> str:
     """The dtype in which a region can read the parameter at `view`, its operand `name`: `dtype`, in
     which it is given, if possible, else f16 or f32."""
     if isinstance(region, HostRegion) or region.kernel.form not in WIDENING:
@@ -84,11 +85,12 @@ def _read_as(region: Region | HostRegion, name: str, view: View, dtype: str) -> 
     form = FORMATS.get(dtype)
     if form is None:
         return dtype
-    if rounded_weights(region.kernel):
-        return "f16"
     if region.kernel.form != "contraction" or name != "weight" or len(view.shape) != 4:
         return "f16"
     (_, channels, *window), (row, *inner) = view.shape, view.strides
+    if rounded_weights(region.kernel) and not (
+            codes and math.prod(window) == 1 and "zero" in dict(region.kernel.options)):
+        return "f16"
     dense = (math.prod(window), window[1], 1)
     whole = not any(n % form.group for n in (channels, row, view.offset))
     side_by_side = all(n == 1 or step == wanted

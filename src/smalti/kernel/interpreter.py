@@ -44,7 +44,8 @@ def run(kernel: Kernel, arrays: Arrays) -> dict[str, np.ndarray]:
                 raise InputError(f"{buffer.role} {buffer.name!r} is {array.shape}, expected "
                                  f"{buffer.shape}")
             known[buffer.name] = array
-    if rounded_weights(kernel):  # [o, c, r, s], with a scale for each o
+    if rounded_weights(kernel) and kernel.buffer("weight").dtype not in FORMATS:
+        # [o, c, r, s], with a scale for each o
         whole, scale = rounded(known["weight"], (1, 2, 3))
         known["weight"] = whole.astype(np.float64) * scale
     for stage in kernel.stages:

@@ -62,6 +62,11 @@ class Program(ABC):
         """Bytes for everything between kernels."""
         return 0
 
+    @property
+    def weight_dtypes(self) -> Mapping[str, str]:
+        """The dtype in which each weight is read, where the program is told it."""
+        return {}
+
     def held_bytes(self, bytes_max: int) -> int:
         """Bytes of weights that are there at a time when `bind` is given `bytes_max`. Raises
         InputError, as that does, where it is too little for a single kernel."""

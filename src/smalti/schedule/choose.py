@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from smalti.graph.quantised import FORMATS
+from smalti.graph.quantised import FORMATS, Format
 from smalti.kernel.form import (
     ELEMENT_BYTES,
     Kernel,
@@ -50,6 +50,7 @@ from smalti.schedule.schedule import (
     Planar,
     ReductionSchedule,
     Schedule,
+    group_registers,
 )
 from smalti.schedule.winograd import (
     TILES_PER_THREAD,
@@ -158,7 +159,10 @@ def _staged(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedu
     pixels = images * lines * e.x
     products, weights = factor_dtypes(kernel, limits, precision)
     blocks = limits.blocks and products == weights == "bf16"
-    vectors, rows = micro_tile(pixels, e.o, limits, weights in FORMATS, blocks)
+    if products in INTEGER_WEIGHTS and weights in FORMATS:
+        vectors, rows = group_tile(pixels, e.o, limits, FORMATS[weights])
+    else:
+        vectors, rows = micro_tile(pixels, e.o, limits, weights in FORMATS, blocks)
     width = vectors * limits.lanes
     panels = -(-e.o // width)
     tile_x, tile_y, tile_b = pixel_tile(images, lines, e.x)
@@ -181,6 +185,9 @@ def factor_dtypes(kernel: Kernel, limits: Limits, precision: str) -> tuple[str, 
     """The dtypes of the factors of a contraction, and of its packed weights."""
     if integer_sums(kernel):
         quads = limits.integers == "quads" and bytes_shift(kernel) is not None
+        given = kernel.buffer("weight").dtype
+        if quads and given in FORMATS:
+            return "u8", given
         return ("u8" if quads else "i16"), INTEGER_WEIGHTS["u8" if quads else "i16"]
     weights = weights_dtype(kernel, precision)
     pairs = limits.pairs and precision == "bf16" and (weights == "bf16" or weights in FORMATS)
@@ -244,7 +251,8 @@ def unstaged(kernel: Kernel, direct: ContractionSchedule,
     size = ELEMENT_BYTES[direct.dtype]
     step = size * e.stride_x * access(kernel, source).stride("x")
     sets = {i * step // LINE_BYTES % L1_SETS for i in range(rows)}
-    held = 4 if direct.weights in FORMATS else ELEMENT_BYTES[direct.weights]
+    made = direct.weights in FORMATS and not direct.by_group
+    held = 4 if made else ELEMENT_BYTES[direct.weights]
     weights = held * e.c * e.r * e.s * direct.vectors * limits.lanes
     pixels = limits.l2_bytes // 2 // (size * e.c)  # in cache, as each panel reads them again
     if (4 * rows < 3 * direct.rows or len(sets) * LINES_OF_A_SET < rows
@@ -340,6 +348,29 @@ def micro_tile(pixels: int, channels: int, limits: Limits,
     raise AssertionError("unreachable")
 
 
+def group_tile(pixels: int, channels: int, limits: Limits, form: Format) -> tuple[int, int]:
+    """(vectors of output channels, pixels) of the register tile of a micro-kernel that multiplies
+    bytes by the codes of `form`: the one with the fewest products and loads for each result.
+
+    >>> wide, narrow = Limits(lanes=16, vectors=32), Limits(lanes=8, vectors=16)
+    >>> [group_tile(77, 320, each, FORMATS["q8"]) for each in (wide, narrow)]
+    [(2, 7), (2, 3)]
+    >>> [group_tile(77, 320, each, FORMATS["q4_min"]) for each in (wide, narrow)]
+    [(4, 3), (2, 2)]
+    >>> group_tile(1, 320, wide, FORMATS["q8"])
+    (4, 1)
+    """
+    def instructions(tile: tuple[int, int]) -> float:
+        vectors, rows = tile
+        return ((2 if form.minimum else 1) * rows + vectors) / (rows * vectors)
+
+    fitting = [(vectors, min(rows, pixels)) for vectors in (2, 4, 3, 1)
+               if (vectors - 1) * limits.lanes < channels
+               for rows in range(1, limits.vectors)
+               if group_registers(form, rows, vectors) <= limits.vectors]
+    return min(fitting, key=instructions)
+
+
 def _by_lane_tile(pixels: int, channels: int, limits: Limits, unpacked: bool,
                   blocks: bool) -> tuple[int, int]:
     """The same where products take factors by lane: wide panels for few pixels, else the panels of
@@ -387,7 +418,7 @@ def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
     `products` is the dtype of the staged factors, `weights` that in which weights are stored.
     """
     step = FORMATS[weights].group if weights in FORMATS else 8 if weights == "bf16" else 4
-    if products in INTEGER_WEIGHTS:
+    if products in INTEGER_WEIGHTS and weights not in FORMATS:
         step = FACTOR_CHANNELS[products]
     size = ELEMENT_BYTES[products]
     tile_b, tile_y, tile_x = tile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from smalti.errors import IllegalSchedule
-from smalti.graph.quantised import FORMATS
+from smalti.graph.quantised import FORMATS, Format
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,17 @@ class Winograd:
                                   f"not {self.transformed!r}")
 
 
+def group_registers(form: Format, rows: int, vectors: int) -> int:
+    """Vector registers of a micro-kernel that multiplies bytes by the codes of `form`: a sum of f32
+    and one of a group for each result, codes, a factor, and the sum of the factors of each row
+    where a group has a minimum.
+
+    >>> group_registers(FORMATS["q8"], 7, 2), group_registers(FORMATS["q4_min"], 3, 4)
+    (31, 32)
+    """
+    return 2 * rows * vectors + vectors + 1 + (rows if form.minimum else 0)
+
+
 FACTOR_CHANNELS = {"f32": 1, "bf16": 2, "i16": 2, "u8": 4}
 """How many channels each factor of the patch has, by the dtype of factors."""
 INTEGER_WEIGHTS = {"u8": "i8", "i16": "i16"}
@@ -120,7 +131,8 @@ class ContractionSchedule:
     steps of channels an iteration. Factors are of `dtype`: f32, pairs of bf16, or of whole numbers
     "u8" (four bytes) or "i16" (two words). `weights` is the dtype in which packed
     weights are stored: halves are widened as they are loaded if factors are f32; quantised ones are
-    converted in scratch memory, once for all pixels of a tile, or before they are transformed.
+    converted in scratch memory, once for all pixels of a tile, or before they are transformed, and
+    multiplied as they are by bytes.
     """
 
     tile_b: int
@@ -182,6 +194,12 @@ class ContractionSchedule:
         """True for products of integers, with sums of i32."""
         return self.dtype in INTEGER_WEIGHTS
 
+    @property
+    def by_group(self) -> bool:
+        """True for products of bytes with the codes of quantised weights: sums of i32 are those of
+        a group of channels, and are added to sums of f32, each times the scale of its group."""
+        return self.integers and self.weights in FORMATS
+
     def check(self, limits: Limits) -> None:
         """Raise IllegalSchedule if a CPU of `limits` cannot run it."""
         needed = limits.needed(self.rows, self.vectors, limits.blocks and self.blocks)
@@ -212,12 +230,15 @@ class ContractionSchedule:
         """Raise IllegalSchedule if a CPU of `limits` has no such products of integers."""
         if limits.integers != "quads" and (self.dtype == "u8" or not limits.integers):
             raise IllegalSchedule(f"products of {self.dtype} need a CPU that has them")
-        if self.weights != INTEGER_WEIGHTS[self.dtype]:
+        if self.weights != INTEGER_WEIGHTS[self.dtype] and (
+                self.dtype != "u8" or self.weights not in FORMATS):
             raise IllegalSchedule(f"products of {self.dtype} need weights held as "
                                   f"{INTEGER_WEIGHTS[self.dtype]}, not {self.weights}")
         if not isinstance(self.algorithm, Direct | InPlace):
             raise IllegalSchedule("products of integers are direct sums")
-        if self.rows * self.vectors + self.vectors + 2 > limits.vectors:
+        needed = (group_registers(FORMATS[self.weights], self.rows, self.vectors) if self.by_group
+                  else self.rows * self.vectors + self.vectors + 2)
+        if needed > limits.vectors:
             raise IllegalSchedule(f"{self.rows} x {self.vectors} sums of integers leave no "
                                   f"register of {limits.vectors} for a product")
 

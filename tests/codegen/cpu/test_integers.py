@@ -15,13 +15,16 @@ from smalti.codegen.levels import level
 from smalti.codegen.x86.encoding import disassembly
 from smalti.compiler.targets import TARGETS
 from smalti.errors import IllegalSchedule
-from smalti.fuse import partition
+from smalti.fuse import held, partition
 from smalti.fuse.support import lacking
 from smalti.graph import Graph, Value, evaluate
 from smalti.graph.operation import DTYPES
+from smalti.graph.quantised import FORMATS, quantised
+from smalti.kernel.form import Kernel
 from smalti.rewrite import rewrite
-from smalti.runtime import compile_graph
+from smalti.runtime import Program, compile_graph
 from smalti.schedule import ContractionSchedule, choose
+from smalti.schedule import parse as parse_schedule
 from smalti.schedule.schedule import InPlace
 
 EXAMPLES = 20
@@ -214,6 +217,94 @@ def test_any_schedule_gives_the_same(data, name: str, pair, behind: str) -> None
 
     note(str(graph))
     check(graph, name, fewer_at_once(draw), bounds)
+
+
+def code_product(rows: int, depth: int, columns: int, signed: bool = False,
+                 form: str = "") -> Graph:
+    """A product of bytes with numbers that are rounded, of one matrix or of two slices of it that
+    are added."""
+    g, kind = Graph("codes"), "i8" if signed else "u8"
+    w = g.apply("transpose", g.parameter("w", (columns, depth)), perm=(1, 0))
+    y = g.apply("mat_mul_rounded", g.input("x", (rows, depth), kind), w,
+                g.constant(0 if signed else 128, kind))
+    if form == "gated":
+        half = columns // 2
+        y = g.apply("slice", y, axis=1, start=0, end=half) + g.apply(
+            "slice", y, axis=1, start=half, end=columns)
+    g.output("y", y)
+    return g
+
+
+def of_codes(dtype: str, rows: int, depth: int, columns: int, target: str, signed: bool = False,
+             form: str = "", threads: int = 1) -> tuple[np.ndarray, np.ndarray, Program]:
+    """What such a product with quantised weights gives, what it has to be, and the program."""
+    g = code_product(rows, depth, columns, signed, form)
+    rng = np.random.default_rng(rows)
+    weight = quantised(rng.standard_normal((columns, depth), np.float32) + 0.1, dtype)
+    x = rng.integers(0, 256, (rows, depth)).astype(np.uint8).view(DTYPES[g.inputs["x"].dtype])
+    program = compile_graph(g, target=target, threads=threads, weights={"w": dtype})
+    program.bind(lambda _: weight)
+    expected = (x.astype(np.float64) - (0 if signed else 128)) @ weight.floats().T
+    half = columns // 2
+    if form == "gated":
+        expected = expected[:, :half] + expected[:, half:]
+    return program.run({"x": x})["y"].copy(), expected, program
+
+
+CODE_LEVELS = [name for name in INTEGER_LEVELS if level(name).integers == "quads"]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", CODE_LEVELS)
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("case", [
+    (1, 256, 70), (77, 192, 200), (9, 3136, 40), (5, 5472, 3, True), (40, 3136, 33, True),
+    (23, 224, 80, False, "gated")], ids=str)
+def test_bytes_are_multiplied_by_the_codes_of_quantised_weights(case: tuple, dtype: str,
+                                                                name: str) -> None:
+    """Staged and in place, one row and many, in chunks, panels that are not full."""
+    rows, depth, columns, *more = case
+    found, expected, program = of_codes(dtype, rows, depth, columns, name, *more)
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    schedule = parse_schedule(program.module.regions[-1].schedule)
+    assert (schedule.dtype, schedule.weights, schedule.by_group) == ("u8", dtype, True)
+    width = schedule.vectors * level(name).lanes
+    panels = 2 * -(-columns // 2 // width) if more[1:] else -(-columns // width)
+    assert program.weights_bytes == 4 * panels * width * (FORMATS[dtype].words + 1) * (
+        depth // FORMATS[dtype].group)
+
+
+def code_kernel(dtype: str) -> Kernel:
+    """The kernel of such a product."""
+    found = held(partition(code_product(40, 96, 160)), {"w": dtype}, 0, codes=True)
+    return found.regions[-1].kernel
+
+
+@pytest.mark.parametrize("name", CODE_LEVELS[-1:])
+def test_products_with_codes_are_the_same_whatever_the_threads(name: str) -> None:
+    one, _, _ = of_codes("q4_min", 20, 6400, 50, name)
+    two, _, _ = of_codes("q4_min", 20, 6400, 50, name, threads=2)
+    assert np.array_equal(one, two)
+
+
+@pytest.mark.parametrize("name", [name for name in INTEGER_LEVELS if name not in CODE_LEVELS])
+def test_words_are_multiplied_by_what_codes_stand_for(name: str) -> None:
+    """Rounded again, with a scale for each output channel."""
+    found, expected, program = of_codes("q8", 40, 256, 80, name)
+    assert np.linalg.norm(found - expected) <= 0.01 * np.linalg.norm(expected)
+    assert {slot.dtype for slot in program.module.slots} == {"f16"}
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"dtype": "i16"}, "products of i16 need weights held as i16, not q8_min"),
+    ({"rows": 5}, "5 x 4 sums of integers leave no register of 32"),
+    ({"chunk": 48, "unroll": 4}, "need chunks of whole groups of 32"),
+    ({"weights": "q8"}, "weights given as q8_min cannot be held as q8"),
+])
+def test_codes_that_do_not_fit_are_refused(change: dict, words: str) -> None:
+    here, kernel = level("avx512_vnni"), code_kernel("q8_min")
+    with pytest.raises(IllegalSchedule, match=words):
+        lower(kernel, replace(choose(kernel, limits(here)), **change), here)
 
 
 @pytest.mark.parametrize("name, instruction", [

@@ -42,7 +42,7 @@ from smalti.codegen.cpu.nest import AccessStream, LoopAxis, Nest, Sink, stream_o
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.cpu.packing import lower_packing
 from smalti.codegen.cpu.unpacking import pair, registers, unpack
-from smalti.codegen.cpu.weights import IntegerPanels, weight_panels
+from smalti.codegen.cpu.weights import CodePanels, IntegerPanels, weight_panels
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS, Format
 from smalti.kernel.form import (
@@ -147,7 +147,7 @@ class DirectLowering:
         self.chunks = -(-self.e.c // schedule.chunk)
         self.patch, _, out = kernel.stages
         self.result = replace(out, value=unrounded(out.value, kernel.buffer("out").dtype))
-        if rounded_weights(kernel):
+        if rounded_weights(kernel) and not schedule.by_group:
             self.result = replace(self.result, value=scaled(self.result.value))
         if schedule.dtype == "u8":
             self.patch = as_bytes(kernel)
@@ -175,6 +175,9 @@ class DirectLowering:
                                   f"{self.kernel.buffer('sum').dtype}")
         if schedule.dtype == "u8" and bytes_shift(self.kernel) is None:
             raise IllegalSchedule("these factors are no bytes, with a sign and without")
+        if schedule.by_group and (e.r * e.s > 1 or not rounded_weights(self.kernel)):
+            raise IllegalSchedule("codes of quantised weights are multiplied by bytes in matrix "
+                                  "products of rounded weights only")
         if e.parts > 1 and schedule.winograd:
             raise IllegalSchedule("Winograd has one sum for each result")
         if e.b % schedule.tile_b:
@@ -199,13 +202,16 @@ class DirectLowering:
     @property
     def plain_bytes(self) -> int:
         """Bytes of a chunk of a panel as factors, where they are made in scratch memory."""
-        made = self.quantised or self._widened(self.schedule.tile_x)
+        made = (self.quantised and not self.schedule.by_group
+                or self._widened(self.schedule.tile_x))
         return 4 * self.schedule.chunk * self.packed.taps * self.width if made else 0
 
     def _form(self, tile_x: int) -> Format | None:
         """The format of weights that a micro-kernel unpacks in registers: where it is the only one
         of a tile that reads them."""
         s = self.schedule
+        if s.by_group:
+            return FORMATS[s.weights]
         if not self.quantised or self.packed.taps > 1 or s.tile_b * s.tile_y * tile_x > s.rows:
             return None
         form = FORMATS[s.weights]
@@ -244,7 +250,7 @@ class DirectLowering:
             return Micro(rows, vectors, row, step, 4 * self.width, s.step, lines=lines)
         factors = "blocks" if p.blocks else s.factors
         return Micro(rows, vectors, row, step, p.channel_bytes, unroll or s.unroll, factors, lines,
-                     self._form(tile_x))
+                     self._form(tile_x), p.zero if isinstance(p, CodePanels) else 0)
 
     def _unpack(self, source: Register, target: Register, channels: int) -> None:
         """Make factors of `channels` channels of a panel; `source` is left behind them."""
@@ -336,7 +342,8 @@ class DirectLowering:
     @property
     def _sum_dtype(self) -> str:
         """What the epilogue reads sums as: bits that are only moved are moved as those of f32."""
-        return "i32" if self.schedule.integers and not self._raw else "f32"
+        s = self.schedule
+        return "i32" if s.integers and not s.by_group and not self._raw else "f32"
 
     def _out(self, origins: dict) -> AccessStream:
         """Where results go, with the stride from panel to panel."""

@@ -41,6 +41,8 @@ FACTOR_BYTES = 4
 """Bytes of a factor of `a`: an f32, a pair of bf16 or of words, or four bytes."""
 PRODUCTS = {"pairs": "dot_pairs", "quads": "dot_quads", "words": "dot_words"}
 """The instruction of a product, by `Micro.factors`; else a multiply-add of f32."""
+QUAD = 4
+"""Bytes that a product of quads takes."""
 LANE_FACTORS = 4
 """Factors of a vector that products take by lane, of 128 bits."""
 
@@ -67,7 +69,8 @@ class Micro:
     four bytes without a sign for a k and `b` four with one; "words", both hold two integers of 16
     bits. Sums of the last two are integers. `lines`: how many cache lines of what is needed next
     each turn asks for. With a `form`, `b` holds words of quantised weights, which are made factors
-    in registers.
+    in registers, or codes that are multiplied by "quads", whose zero point is `zero`, with sums of
+    f32.
     """
 
     rows: int
@@ -79,6 +82,7 @@ class Micro:
     factors: str = "f32"
     lines: int = 0
     form: Format | None = None
+    zero: int = 0
 
 
 def multiply(asm: Assembler, shape: Micro, a: Register, b: Register, loops: Sequence[Reduction],
@@ -93,7 +97,9 @@ def multiply(asm: Assembler, shape: Micro, a: Register, b: Register, loops: Sequ
         for loop in loops[:-1]:
             outer, a = a, asm.copy(a)
             stack.enter_context(_advancing(asm, loop, outer, a, b))
-        if shape.form is not None:
+        if shape.form is not None and shape.factors == "quads":
+            _code_groups(asm, shape, a, b, loops[-1], held)
+        elif shape.form is not None:
             _groups(asm, shape, a, b, loops[-1], held)
         else:
             _innermost(asm, shape, a, b, loops[-1], held, ahead)
@@ -289,6 +295,51 @@ def _groups(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduct
                 here.add(k, panel, sums)
             asm.advance(b, line)
             here.advance(steps * shape.step_bytes)
+
+
+def _code_groups(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduction,
+                 sums: Sequence[Sequence[Register]]) -> None:
+    """The innermost loop where `b` holds groups of codes, by which bytes are multiplied: it lies as
+    `weights.CodePanels` says.
+
+    The sum of the integers of a group begins as is laid down there. A minimum is multiplied by the
+    sum of the bytes less their zero point; that is the sum of a group whose codes are all 1.
+    """
+    form, size, line = shape.form, asm.level.bytes, shape.panel_bytes
+    assert form is not None and isinstance(loop.count, int), (form, loop)
+    here, first = asm.copy(a), asm.general()
+    upper, ones = (asm.integers([each] * asm.level.lanes) for each in (-0x0F0F0F10, 0x01010101))
+    with asm.loop(loop.count * shape.unroll * QUAD // form.group):
+        asm.op("mov", first, b)
+        asm.advance(first, form.heads * line)
+        held = load_sums(asm, shape.rows, shape.vectors, first, 0)
+        totals = [asm.result("load", asm.integers([-shape.zero * form.group] * asm.level.lanes))
+                  for _ in range(shape.rows if form.minimum else 0)]
+        for k in range(form.group // QUAD):
+            word, later = divmod(k * QUAD, form.codes)
+            at = (form.heads + 1 + word) * line
+            panel = [asm.load(Address(b, at + v * size)) for v in range(shape.vectors)]
+            for codes in panel if form.bits == 4 else ():
+                if not later:
+                    asm.op("shift_left_int", codes, codes, 4)
+                asm.op("and", codes, codes, upper)
+            for row in range(shape.rows):
+                factor = asm.result("spread", Address(
+                    here, row * shape.row_bytes + k * shape.step_bytes))
+                for sum_, codes in zip(held[row], panel):
+                    asm.op("dot_quads", sum_, factor, codes)
+                if totals:
+                    asm.op("dot_quads", totals[row], factor, ones)
+        for row, each in enumerate(held):
+            for v, sum_ in enumerate(each):
+                asm.op("from_int", sum_, sum_)
+                asm.op("fma", sums[row][v], sum_, Address(b, v * size))
+        for row, total in enumerate(totals):
+            asm.op("from_int", total, total)
+            for v in range(shape.vectors):
+                asm.op("fma", sums[row][v], total, Address(b, line + v * size))
+        asm.advance(b, (form.words + 1) * line)
+        asm.advance(here, form.group // QUAD * shape.step_bytes)
 
 
 def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduction,

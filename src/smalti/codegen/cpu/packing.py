@@ -19,7 +19,7 @@ from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.codegen.cpu.functions import absolute, reciprocal
 from smalti.codegen.cpu.lowered import KernelStep
 from smalti.codegen.cpu.operands import Address, Register
-from smalti.codegen.cpu.weights import IntegerPanels, WeightPanels
+from smalti.codegen.cpu.weights import CodePanels, IntegerPanels, WeightPanels
 from smalti.codegen.cpu.winograd_transforms import transform
 from smalti.errors import IllegalSchedule
 from smalti.graph.operation import HALVES
@@ -41,6 +41,9 @@ def lower_packing(packed: WeightPanels, strides: tuple[int, ...], level: Feature
     form = FORMATS.get(packed.dtype)
     if (form is not None or dtype in FORMATS) and packed.dtype != dtype:
         raise IllegalSchedule(f"weights given as {dtype} cannot be held as {packed.dtype}")
+    if isinstance(packed, CodePanels):
+        return CodePacking(packed, (form.words_of(strides[0]), 1, 1, 1), level, "f32").lower(
+            at, batch)
     if form is not None:
         channels, chunk = (form.words_of(n * packed.taps) for n in (packed.channels, packed.chunk))
         packed = replace(packed, dtype="f32", channels=channels, chunk=chunk, rows=1, columns=1)
@@ -369,3 +372,72 @@ class IntegerPacking(Packing):
             zeros = asm.integers([-self.packed.weight_zero] * lanes)
             value = asm.result("add_int", value, zeros)
         return value
+
+
+class CodePacking(Packing):
+    """Makes the code that lays quantised weights down for products of their codes with bytes."""
+
+    packed: CodePanels
+
+    def _panel(self, source: Register, target: Register, width: int) -> None:
+        asm, p, lanes = self.asm, self.packed, self.level.lanes
+        form = FORMATS[p.dtype]
+        index = asm.result("load", asm.integers([i * self.o for i in range(lanes)]))
+        with asm.loop(p.channels // form.group):
+            for v in range(p.width // lanes):
+                here = asm.copy(source)
+                asm.advance(here, v * lanes * self.o)
+                self._group(here, target, index, max(0, min(lanes, width - v * lanes)), v)
+            asm.advance(source, self.size * form.words)
+            asm.advance(target, (form.words + 1) * p.line_bytes)
+
+    def _group(self, here: Register, target: Register, index: Register, count: int,
+               v: int) -> None:
+        """A group of `count` neighbouring o, vector `v` of a panel."""
+        asm, form = self.asm, FORMATS[self.packed.dtype]
+
+        def put(line: int, value: Register) -> None:
+            self._put(target, v, value, line * self.packed.line_bytes)
+
+        if not count:
+            for line in range(form.words + 1):
+                put(line, asm.zero())
+            return
+        scale = asm.gather(here, index, count)
+        if form.minimum:  # codes from 0 on become codes with a sign
+            asm.advance(here, self.size)
+            half = asm.constant(float(1 << form.bits - 1))
+            put(1, asm.result("add", asm.gather(here, index, count),
+                              asm.result("mul", scale, half)))
+        put(0, asm.result("mul", scale, asm.constant(1 / 16)) if form.bits == 4 else scale)
+        ones = asm.result("load", asm.integers([0x01010101] * self.level.lanes))
+        total = asm.zero()
+        for word in range(form.group // form.codes):
+            asm.advance(here, self.size)
+            codes = asm.gather(here, index, count)
+            for each in self._codes(codes, total, ones):
+                put(form.heads + 1 + word, each)
+        first = asm.integers([-self.packed.zero] * self.level.lanes)
+        put(form.heads, asm.result("mul_int", total, first))
+
+    def _codes(self, words: Register, total: Register, ones: Register) -> list[Register]:
+        """A line of codes as they are multiplied; their sums are added to `total`."""
+        asm, form, lanes = self.asm, FORMATS[self.packed.dtype], self.level.lanes
+        if form.minimum:
+            signs = -0x7F7F7F80 if form.bits == 8 else -0x77777778
+            words = asm.result("xor", words, asm.integers([signs] * lanes))
+        if form.bits == 8:
+            asm.op("dot_quads", total, ones, words)
+            return [words]
+        found = None
+        for k in range(form.codes):
+            code = asm.result("shift_right_int", asm.result("shift_left_int", words, 28 - 4 * k)
+                              if k < 7 else words, 28)
+            place = 8 * (k % 4) + 4 * (k // 4)
+            code = asm.result("shift_left_int", code, place) if place else code
+            found = code if found is None else asm.result("or", found, code)
+        upper = asm.integers([-0x0F0F0F10] * lanes)
+        low = asm.result("and", asm.result("shift_left_int", found, 4), upper)
+        asm.op("dot_quads", total, ones, low)
+        asm.op("dot_quads", total, ones, asm.result("and", found, upper))
+        return [found]

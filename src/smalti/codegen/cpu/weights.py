@@ -142,6 +142,28 @@ class IntegerPanels(WeightPanels):
         return self.data_bytes // self.panels
 
 
+@dataclass(frozen=True)
+class CodePanels(WeightPanels):
+    """How a quantised weight is laid out whose codes are multiplied by bytes with the zero point
+    `zero`: [panel][group][line of the group][o in panel].
+
+    A group has its scale, its minimum where it has one, and an i32 with which its sum begins, -zero
+    times the sum of its codes; then the codes, which all have a sign: four channels of 8 bits in a
+    word, or of eight channels of 4 bits the first four in the lower halves of the bytes and the
+    last four in the upper ones. Codes of 4 bits are multiplied as 16 times as large, in the upper
+    halves of bytes, where their signs are those of bytes; a 16th of the scale makes up for it.
+    """
+
+    zero: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the packed weight."""
+        form = FORMATS[self.dtype]
+        groups = self.chunks * self.chunk // form.group
+        return 4 * self.panels * self.width * groups * (form.words + 1)
+
+
 def weight_panels(kernel: Kernel, schedule: ContractionSchedule,
                   level: FeatureLevel) -> WeightPanels:
     """How a contraction wants its weight.
@@ -153,6 +175,9 @@ def weight_panels(kernel: Kernel, schedule: ContractionSchedule,
     e = contraction_extents(kernel)
     if schedule.integers:
         shift = bytes_shift(kernel) if schedule.dtype == "u8" else 0
+        if schedule.by_group:
+            return CodePanels("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,
+                              schedule.chunk, schedule.weights, parts=e.parts, zero=shift or 0)
         return IntegerPanels("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,
                              schedule.chunk, schedule.weights, parts=e.parts, zero=shift or 0,
                              weight_zero=int(dict(kernel.options).get("weight_zero", 0)),

@@ -219,6 +219,10 @@ class NativeProgram(Program):
         return self.weights_bytes if plan is None else plan.bytes(self.module)
 
     @property
+    def weight_dtypes(self) -> Mapping[str, str]:
+        return {slot.name: slot.dtype for slot in self.module.slots if slot.name}
+
+    @property
     def arena_bytes(self) -> int:
         """Bytes for all values between kernels, and for the threads' scratch memory."""
         return self.module.arena_bytes + self.threads * self._scratch_bytes
