@@ -76,6 +76,7 @@ def test_a_layer_with_one_large_channel_is_named() -> None:
 def test_the_error_is_that_of_both_factors() -> None:
     x, w = np.random.default_rng(0).standard_normal((2, 64, 512)).astype(np.float32)
     assert 0.009 < error(x, w.T) < 0.016 < ERROR_MAX
+    assert error(x, w.T) < error(x, w.T, paired=True) < ERROR_MAX
     assert 0.005 < error(x, w.T, codes=True) < 0.8 * error(x, w.T)
     assert error(np.ones((4, 8), np.float32), np.ones((8, 3), np.float32)) < 1e-6
     assert error(np.zeros((4, 8), np.float32), np.ones((8, 3), np.float32)) == 0

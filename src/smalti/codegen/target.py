@@ -131,6 +131,9 @@ class Target:
     multiplies_bytes: bool = False
     """Whether a product of bytes takes a quarter of the time of f32, so that it beats Winograd's
     algorithm."""
+    pairs_of_bytes: bool = False
+    """Whether an instruction adds two products of bytes in 16 bits: weights that are rounded then
+    have scales by which no such sum is larger."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Precisions that others have and this one does not: what to say, and what to use instead."""
     stored: Mapping[str, str] = field(default_factory=dict)

@@ -79,7 +79,7 @@ def rewritten(graph: Graph, target: Target, options: Options) -> Graph:
         return set(candidates(graph, target.multiplies_bytes)).difference(options.kept)
 
     found = rewrite(graph, lambda node: not lacking(node, target.functions),
-                    chosen if options.rounded else None)
+                    chosen if options.rounded else None, target.pairs_of_bytes)
     if settings.show("graph"):
         print(found)
     return found

@@ -48,11 +48,12 @@ class LayerRows:
     weight: Callable[[Floats], Floats]
     steps: ByteSteps | None = None
 
-    def error(self, read: Floats, weight: Floats, codes: bool = False) -> float:
-        """How far the layer is off in integers of 8 bits; `codes` says that its weight is
-        multiplied by the codes that it has in the file."""
+    def error(self, read: Floats, weight: Floats, codes: bool = False,
+              paired: bool = False) -> float:
+        """How far the layer is off in integers of 8 bits; `codes` and `paired` are those of
+        `error`."""
         if self.steps is None:
-            return error(read, self.weight(weight), codes=codes)
+            return error(read, self.weight(weight), codes=codes, paired=paired)
         scales = self.steps.scales(read)
         n, h, w, _ = read.shape
         rng = np.random.default_rng(0)
@@ -131,9 +132,10 @@ def noise(graph: Graph, time: float) -> dict[str, Floats]:
 
 
 def error(x: Floats, weight: Floats, row_scales: Floats | None = None,
-          codes: bool = False) -> float:
+          codes: bool = False, paired: bool = False) -> float:
     """How far x @ weight is off in integers of 8 bits: a scale for each row of x, those that are
-    given or its own, and one for each column of the weight, unless that is of `codes` already.
+    given or its own, and one for each column of the weight, unless that is of `codes` already, as
+    it is in a file; where products are `paired`, one by which two of them fit 16 bits.
 
     >>> x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
     >>> round(error(x, x.T), 3)
@@ -145,7 +147,8 @@ def error(x: Floats, weight: Floats, row_scales: Floats | None = None,
     weight = weight[:, np.linspace(0, weight.shape[1] - 1, min(OUTPUTS_MAX, weight.shape[1])
                                    ).astype(int)]
     truth = x @ weight
-    columns, scales = (weight, np.float32(1)) if codes else rounded(weight, (0,))
+    columns, scales = (weight, np.float32(1)) if codes else rounded(
+        weight, (0,), 0 if paired else None)
     if row_scales is None:
         rows, row_scales = rounded(x, (1,))
     else:
@@ -157,12 +160,14 @@ def error(x: Floats, weight: Floats, row_scales: Floats | None = None,
 
 def too_imprecise(taps: Iterable[LayerRows], outputs: Mapping[str, Floats],
                   floats: Callable[[str], Floats], drop: Callable[[str], None],
-                  codes: Container[str] = ()) -> tuple[str, ...]:
+                  codes: Container[str] = (), paired: bool = False) -> tuple[str, ...]:
     """The names of the weights whose layers are off by more than `ERROR_MAX`; `floats(name)` gives
-    a weight, `drop(name)` lets go of it, and those among `codes` are multiplied by their codes."""
+    a weight, `drop(name)` lets go of it, those among `codes` are multiplied by their codes, and
+    `paired` is as of `error`."""
     found = {}
     for tap in taps:
-        if tap.error(outputs[tap.output], floats(tap.name), tap.name in codes) > ERROR_MAX:
+        if tap.error(outputs[tap.output], floats(tap.name), tap.name in codes,
+                     paired) > ERROR_MAX:
             found[tap.name] = True
         drop(tap.name)
     return tuple(found)

@@ -20,6 +20,7 @@ from smalti.checkpoint.adapters import Adapted, WeightedAdapter, changed
 from smalti.checkpoint.embeddings import Embedding
 from smalti.checkpoint.tensors import held_as
 from smalti.compiler.options import ROUNDED
+from smalti.compiler.targets import TARGETS
 from smalti.diffusion import rounding
 from smalti.diffusion.placement import PartDevices
 from smalti.diffusion.residents import (
@@ -284,8 +285,9 @@ class Submodels:
                 plain._differing, plain._takes, None, self.progress, self.say)).program
             outputs = program.run_checked(inputs)
         codes = {name for name, dtype in program.weight_dtypes.items() if dtype in FORMATS}
+        paired = any(TARGETS[name].pairs_of_bytes for name in program.targets)
         return rounding.too_imprecise(taps, outputs, plain.weights.floats, plain.weights.drop,
-                                      codes)
+                                      codes, paired)
 
     def precision_of(self, part: str) -> str:
         """The precision of a part: values of an autoencoder, of T5 and of language models do not

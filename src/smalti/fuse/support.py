@@ -28,8 +28,8 @@ ANCHORS = CONTRACTIONS | REDUCTIONS.keys() | POOLS.keys()
 NORMALIZATIONS = {"group_normalization", "layer_normalization", "rms_normalization"}
 VIEWS = {"reshape", "transpose", "slice", "expand"}
 FORMS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(CONVOLUTIONS, ("strides", "pads", "dilations", "group")),
-    **dict.fromkeys(PRODUCTS, ()),
+    **dict.fromkeys(CONVOLUTIONS, ("strides", "pads", "dilations", "group", "paired")),
+    **dict.fromkeys(PRODUCTS, ("paired",)),
     **dict.fromkeys(REDUCTIONS, ("axes", "keepdims")),
     **dict.fromkeys(POOLS, ("kernel_shape", "strides", "pads", "dilations", "ceil_mode",
                             "count_include_pad")),

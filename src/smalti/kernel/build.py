@@ -73,20 +73,23 @@ class Whole:
     `signed` says whether those of the patch have a sign; `zero` is their zero point, which the
     expression of the patch subtracts (None if it is computed), `weight_zero` that of the weights.
     Where weights are `rounded` they are numbers, which become integers as they are packed, each
-    output channel with a scale of its own, by which its sums are multiplied.
+    output channel with a scale of its own, by which its sums are multiplied; `paired`, the scale is
+    such that two products of neighbouring channels add up to 16 bits.
     """
 
     signed: bool
     zero: int | None
     weight_zero: int = 0
     rounded: bool = False
+    paired: bool = False
 
     @property
     def options(self) -> tuple[tuple[str, float], ...]:
         """The same as options of the kernel."""
         known = () if self.zero is None else (("zero", self.zero),)
         of_weights = ("rounded", 1) if self.rounded else ("weight_zero", self.weight_zero)
-        return ("signed", int(self.signed)), *known, of_weights
+        pairs = (("paired", 1),) if self.paired else ()
+        return ("signed", int(self.signed)), *known, of_weights, *pairs
 
 
 def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer],

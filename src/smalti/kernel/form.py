@@ -156,6 +156,12 @@ def rounded_weights(kernel: Kernel) -> bool:
     return ("rounded", 1) in kernel.options
 
 
+def paired_weights(kernel: Kernel) -> bool:
+    """True for rounded weights whose scales are such that two products of neighbouring channels
+    with bytes add up to 16 bits."""
+    return ("paired", 1) in kernel.options
+
+
 def loads(expr: Expr) -> Iterator[Load]:
     """Every load in an expression in order, those inside of indices included."""
     if isinstance(expr, Load):

@@ -14,7 +14,16 @@ from smalti.errors import InputError, VerificationError
 from smalti.graph.operation import DTYPES, OPERATIONS
 from smalti.graph.operations.contraction import rounded
 from smalti.graph.quantised import FORMATS
-from smalti.kernel.form import Const, Expr, Index, Kernel, Load, Stage, rounded_weights
+from smalti.kernel.form import (
+    Const,
+    Expr,
+    Index,
+    Kernel,
+    Load,
+    Stage,
+    paired_weights,
+    rounded_weights,
+)
 from smalti.kernel.text import show_stage
 
 Arrays = Mapping[str, np.ndarray]
@@ -46,7 +55,7 @@ def run(kernel: Kernel, arrays: Arrays) -> dict[str, np.ndarray]:
             known[buffer.name] = array
     if rounded_weights(kernel) and kernel.buffer("weight").dtype not in FORMATS:
         # [o, c, r, s], with a scale for each o
-        whole, scale = rounded(known["weight"], (1, 2, 3))
+        whole, scale = rounded(known["weight"], (1, 2, 3), 1 if paired_weights(kernel) else None)
         known["weight"] = whole.astype(np.float64) * scale
     for stage in kernel.stages:
         known[stage.result] = as_stored(_stage(stage, known), kernel.buffer(stage.result).dtype)

@@ -151,9 +151,10 @@ def _last(graph: Graph) -> set[Node]:
     return found
 
 
-def rounding(chosen: Collection[str], computes: Callable[[Node], bool]) -> Procedure:
+def rounding(chosen: Collection[str], computes: Callable[[Node], bool],
+             paired: bool = False) -> Procedure:
     """The rule that computes the layers whose weights are `chosen` in integers, for a target whose
-    kernels compute such products."""
+    kernels compute such products; `paired` says that it adds two of them in 16 bits."""
     def applied(value: Value, made: Made) -> Value | None:
         node, g = value.node, value.graph
         if weight_name(node) not in chosen or not _fits(node):
@@ -170,7 +171,7 @@ def rounding(chosen: Collection[str], computes: Callable[[Node], bool]) -> Proce
         whole = made(made(g.apply("round", made(x * inverse))) + g.constant(float(steps.zero)))
         integers = made(g.apply("cast", whole, to="u8"))
         sums = g.apply("conv_rounded" if images else "mat_mul_rounded", integers, weight,
-                       g.constant(steps.zero, "u8"), **node.attributes)
+                       g.constant(steps.zero, "u8"), paired=int(paired), **node.attributes)
         if not computes(sums.node):
             return None
         result = made(made(sums) * scale)

@@ -22,6 +22,7 @@ from smalti.kernel.form import (
     affine,
     functions,
     loads,
+    paired_weights,
     rounded_weights,
 )
 from smalti.schedule.merge import (
@@ -93,6 +94,9 @@ fall into few sets, so a micro-kernel that reads them in place may use 4 lines o
 TRANSCENDENTAL_REGISTERS, ROUNDING_REGISTERS = 8, 6
 """Vector registers reserved for a function (exp, tanh …) of an epilogue, and for rounding to bf16
 if there is no instruction for it: a guess that keeps sums from being spilled."""
+PAIRS_REGISTERS = 2
+"""Vector registers for a product of bytes where pairs are added in 16 bits, and for the ones by
+which these become sums of 32 bits."""
 ARITHMETIC = {"add", "sub", "mul", "div", "max", "min", "neg", "abs", "relu", "sqrt"}
 """Functions that need no registers other than those of their operands and result."""
 FEW_CHANNELS_LANES = 8
@@ -163,6 +167,8 @@ def _staged(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedu
         vectors, rows = group_tile(pixels, e.o, limits, FORMATS[weights])
     else:
         vectors, rows = micro_tile(pixels, e.o, limits, weights in FORMATS, blocks)
+        if products == "u8" and limits.integers == "words":
+            rows = min(rows, limits.rows(vectors, PAIRS_REGISTERS))
     width = vectors * limits.lanes
     panels = -(-e.o // width)
     tile_x, tile_y, tile_b = pixel_tile(images, lines, e.x)
@@ -184,14 +190,21 @@ def _staged(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedu
 def factor_dtypes(kernel: Kernel, limits: Limits, precision: str) -> tuple[str, str]:
     """The dtypes of the factors of a contraction, and of its packed weights."""
     if integer_sums(kernel):
-        quads = limits.integers == "quads" and bytes_shift(kernel) is not None
+        quads = multiplied_as_bytes(kernel, limits)
         given = kernel.buffer("weight").dtype
-        if quads and given in FORMATS:
+        if quads and given in FORMATS and limits.integers == "quads":
             return "u8", given
         return ("u8" if quads else "i16"), INTEGER_WEIGHTS["u8" if quads else "i16"]
     weights = weights_dtype(kernel, precision)
     pairs = limits.pairs and precision == "bf16" and (weights == "bf16" or weights in FORMATS)
     return ("bf16" if pairs else "f32"), weights
+
+
+def multiplied_as_bytes(kernel: Kernel, limits: Limits) -> bool:
+    """True if a CPU of `limits` multiplies the factors of a contraction of integers as bytes: four
+    of them with sums of 32 bits, or in pairs where these fit 16 bits."""
+    return bytes_shift(kernel) is not None and (
+        limits.integers == "quads" or limits.integers == "words" and paired_weights(kernel))
 
 
 def algorithms(kernel: Kernel, limits: Limits, precision: str,

@@ -228,7 +228,7 @@ class ContractionSchedule:
 
     def _check_integers(self, limits: Limits) -> None:
         """Raise IllegalSchedule if a CPU of `limits` has no such products of integers."""
-        if limits.integers != "quads" and (self.dtype == "u8" or not limits.integers):
+        if not limits.integers or self.by_group and limits.integers != "quads":
             raise IllegalSchedule(f"products of {self.dtype} need a CPU that has them")
         if self.weights != INTEGER_WEIGHTS[self.dtype] and (
                 self.dtype != "u8" or self.weights not in FORMATS):
@@ -237,7 +237,8 @@ class ContractionSchedule:
         if not isinstance(self.algorithm, Direct | InPlace):
             raise IllegalSchedule("products of integers are direct sums")
         needed = (group_registers(FORMATS[self.weights], self.rows, self.vectors) if self.by_group
-                  else self.rows * self.vectors + self.vectors + 2)
+                  else self.rows * self.vectors + self.vectors + 2
+                  + (self.dtype == "u8" and limits.integers == "words"))
         if needed > limits.vectors:
             raise IllegalSchedule(f"{self.rows} x {self.vectors} sums of integers leave no "
                                   f"register of {limits.vectors} for a product")

@@ -274,6 +274,61 @@ def test_bytes_are_multiplied_by_the_codes_of_quantised_weights(case: tuple, dty
         depth // FORMATS[dtype].group)
 
 
+def pair_product(rows: int, depth: int, columns: int, signed: bool = False) -> Graph:
+    """A product of bytes with numbers that are rounded so that two products fit 16 bits."""
+    g, kind = Graph("pairs"), "i8" if signed else "u8"
+    y = g.apply("mat_mul_rounded", g.input("x", (rows, depth), kind),
+                g.parameter("w", (depth, columns)), g.constant(0 if signed else 128, kind),
+                paired=1)
+    g.output("y", y)
+    return g
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", INTEGER_LEVELS)
+@pytest.mark.parametrize("rows, depth, columns, signed, steep", [
+    (1, 64, 70, False, False), (23, 37, 21, False, True), (9, 4096, 18, True, True),
+    (40, 96, 50, False, True)])
+def test_pairs_of_products_fit_16_bits(rows: int, depth: int, columns: int, signed: bool,
+                                       steep: bool, name: str) -> None:
+    """With the largest bytes, and weights that are as large as their neighbours."""
+    graph = pair_product(rows, depth, columns, signed)
+    rng = np.random.default_rng(rows)
+    w = rng.standard_normal((depth, columns)).astype(np.float32)
+    if steep:
+        w = np.where(rng.random(w.shape) < 0.3, 1, w / 8).astype(np.float32) * rng.choice([-1, 1])
+    x = rng.integers(0, 256, (rows, depth)).astype(np.uint8)
+    x[::2] = 255 if not signed else 127
+    x = x.view(DTYPES[graph.inputs["x"].dtype])
+    runner = PieceRunner({"w": w}, name)
+    found = run_regions(graph, {"x": x}, runner)["y"]
+    assert np.array_equal(found, evaluate(graph, {"x": x}, {"w": w})["y"])
+    (schedule,) = runner.schedules
+    assert (schedule.dtype, schedule.factors) == ("u8", "quads")
+
+
+@pytest.mark.parametrize("name", INTEGER_LEVELS)
+def test_pairs_of_a_convolution(name: str) -> None:
+    g = Graph("pairs")
+    x, w = g.input("x", (1, 13, 6, 5), "u8"), g.parameter("w", (20, 13, 3, 3))
+    g.output("y", g.apply("conv_rounded", x, w, g.constant(128, "u8"), pads=(1, 1, 1, 1),
+                          paired=1))
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(0, 256, (1, 13, 6, 5)).astype(np.uint8), rng.choice(
+        [-1.0, 0.3, 1.0], (20, 13, 3, 3)).astype(np.float32)
+    found = run_regions(g, {"x": x}, PieceRunner({"w": w}, name))["y"]
+    assert np.array_equal(found, evaluate(g, {"x": x}, {"w": w})["y"])
+
+
+def test_weights_that_are_no_pairs_are_not_multiplied_in_16_bits() -> None:
+    kernel = partition(code_product(20, 64, 40)).regions[0].kernel
+    assert choose(kernel, limits(level("avx2"))).factors == "words"
+    paired = partition(pair_product(20, 64, 40)).regions[0].kernel
+    bytes_ = choose(paired, limits(level("avx2")))
+    with pytest.raises(IllegalSchedule, match="weights by which two of them fit 16 bits"):
+        lower(kernel, bytes_, level("avx2"))
+
+
 def code_kernel(dtype: str) -> Kernel:
     """The kernel of such a product."""
     found = held(partition(code_product(40, 96, 160)), {"w": dtype}, 0, codes=True)
@@ -335,9 +390,10 @@ def test_what_does_not_go_together_is_refused(change: dict, words: str) -> None:
 def test_bytes_need_a_cpu_that_multiplies_them() -> None:
     kernel = partition(product(20, 64, 40)).regions[0].kernel
     quads = replace(choose(kernel, limits(level("avx512_vnni"))), rows=4)
-    for name in ("avx512", "neon"):
-        with pytest.raises(IllegalSchedule, match="products of u8 need a CPU that has them"):
-            quads.check(limits(level(name)))
+    with pytest.raises(IllegalSchedule, match="products of u8 need a CPU that has them"):
+        quads.check(limits(level("neon")))
+    with pytest.raises(IllegalSchedule, match="products of u8 need a CPU that has them"):
+        lower(kernel, quads, level("avx512"))
     words = partition(product(20, 64, 40, zeros=(3, 1))).regions[0].kernel
     assert choose(words, limits(level("avx512_vnni"))).factors == "words"
     with pytest.raises(IllegalSchedule, match="no bytes"):

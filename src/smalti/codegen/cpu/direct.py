@@ -55,6 +55,7 @@ from smalti.kernel.form import (
     Stage,
     affine,
     loads,
+    paired_weights,
     rounded_weights,
 )
 from smalti.schedule.merge import (
@@ -175,6 +176,10 @@ class DirectLowering:
                                   f"{self.kernel.buffer('sum').dtype}")
         if schedule.dtype == "u8" and bytes_shift(self.kernel) is None:
             raise IllegalSchedule("these factors are no bytes, with a sign and without")
+        if schedule.dtype == "u8" and self.level.integers == "words" \
+                and not paired_weights(self.kernel):
+            raise IllegalSchedule("products of u8 need a CPU that has them, or weights by which "
+                                  "two of them fit 16 bits")
         if schedule.by_group and (e.r * e.s > 1 or not rounded_weights(self.kernel)):
             raise IllegalSchedule("codes of quantised weights are multiplied by bytes in matrix "
                                   "products of rounded weights only")

@@ -110,6 +110,9 @@ ARITHMETIC = {
                     "quads"),
     "mul_words": _o("wrr", "a = b0 * c0 + b1 * c1, of the two 16-bit integers of each lane",
                     "words"),
+    "mul_bytes": _o("wrr", "a = b0 * c0 + b1 * c1, of two bytes for each 16-bit integer: those of "
+                    "b without a sign, those of c with theirs; where 16 bits do not hold it, a is "
+                    "the nearest that they hold", "words"),
     "fma_lane": _o("mrrr", "a += b * the lane of c that is numbered d, rounded once", "by_lane"),
     "dot_pairs_lane": _o("mrrr", "a += b0 * c0 + b1 * c1, of the two bf16 of each lane of b, and "
                          "of the lane of c that is numbered d", "by_lane, pairs"),

@@ -107,6 +107,25 @@ def multiply(asm: Assembler, shape: Micro, a: Register, b: Register, loops: Sequ
         _rows(asm, held)
 
 
+def word_ones(asm: Assembler) -> Register | None:
+    """The ones by which `add_quads` widens pairs; None where it needs none."""
+    if asm.level.integers != "words":
+        return None
+    return asm.result("load", asm.integers([0x00010001] * asm.level.lanes))
+
+
+def add_quads(asm: Assembler, total: Register, a: Register, b: Register,
+              ones: Register | None) -> None:
+    """Add the products of four bytes of each lane to `total`: those of `a` without a sign by those
+    of `b`. With `ones`, pairs of them are first added in 16 bits, which have to hold them."""
+    if ones is None:
+        asm.op("dot_quads", total, a, b)
+        return
+    product = asm.result("mul_bytes", a, b)
+    asm.op("mul_words", product, product, ones)
+    asm.op("add_int", total, total, product)
+
+
 class Spread:
     """Factors of `a`, each of them spread over all lanes of a register when it is wanted."""
 
@@ -114,7 +133,8 @@ class Spread:
         self.asm, self.shape, self.here = asm, shape, asm.copy(a)
         self.product = PRODUCTS.get(shape.factors, "fma")
         self.spread = "spread" if shape.factors in PRODUCTS else "broadcast"
-        self.apart = shape.factors == "words" and asm.level.integers == "words"
+        self.apart = shape.factors in ("words", "quads") and asm.level.integers == "words"
+        self.ones = word_ones(asm) if self.apart and shape.factors == "quads" else None
 
     def add(self, k: int, panel: Sequence[Register], sums: Sequence[Sequence[Register]]) -> None:
         """Add the products of step `k` of a turn to the sums; `panel` is that of `b`."""
@@ -123,7 +143,9 @@ class Spread:
             at = Address(self.here, row * shape.row_bytes + k * shape.step_bytes)
             factor = self.asm.result(self.spread, at)
             for v in range(shape.vectors):
-                if self.apart:
+                if self.ones is not None:
+                    add_quads(self.asm, sums[row][v], factor, panel[v], self.ones)
+                elif self.apart:
                     product = self.asm.result("mul_words", factor, panel[v])
                     self.asm.op("add_int", sums[row][v], sums[row][v], product)
                 else:

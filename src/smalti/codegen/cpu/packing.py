@@ -18,6 +18,7 @@ from smalti.codegen.cpu import elements
 from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.codegen.cpu.functions import absolute, reciprocal
 from smalti.codegen.cpu.lowered import KernelStep
+from smalti.codegen.cpu.micro import add_quads, word_ones
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.cpu.weights import CodePanels, IntegerPanels, WeightPanels
 from smalti.codegen.cpu.winograd_transforms import transform
@@ -42,7 +43,7 @@ def lower_packing(packed: WeightPanels, strides: tuple[int, ...], level: Feature
     if (form is not None or dtype in FORMATS) and packed.dtype != dtype:
         raise IllegalSchedule(f"weights given as {dtype} cannot be held as {packed.dtype}")
     if isinstance(packed, CodePanels):
-        return CodePacking(packed, (form.words_of(strides[0]), 1, 1, 1), level, "f32").lower(
+        return GroupPacking(packed, (form.words_of(strides[0]), 1, 1, 1), level, "f32").lower(
             at, batch)
     if form is not None:
         channels, chunk = (form.words_of(n * packed.taps) for n in (packed.channels, packed.chunk))
@@ -286,6 +287,7 @@ class IntegerPacking(Packing):
         if p.heads:
             self.ones = asm.result("load", asm.integers([0x01010101] * lanes))
             self.totals = [asm.zero() for _ in range(p.width // lanes)]
+            self.word_ones = word_ones(asm)
         super()._panel(source, target, width)
         for v, total in enumerate(self.totals):
             first = asm.result("mul_int", total, asm.integers([-p.zero] * lanes))
@@ -301,13 +303,12 @@ class IntegerPacking(Packing):
             pixel = asm.copy(row)
             with asm.loop(p.columns):
                 at = asm.copy(pixel)
-                with asm.loop(p.channels):
-                    for v, top in enumerate(largest):
-                        here = asm.copy(at)
-                        asm.advance(here, v * lanes * self.o)
-                        value = self._taken(here, index, min(lanes, width - v * lanes))
-                        asm.op("max", top, top, absolute(asm, value))
-                    asm.advance(at, self.c)
+                together = 2 if p.paired else 1
+                if p.channels // together:
+                    with asm.loop(p.channels // together):
+                        self._enlarge(largest, at, index, width, together)
+                if p.channels % together:
+                    self._enlarge(largest, at, index, width, 1)
                 asm.advance(pixel, self.s)
             asm.advance(row, self.r)
         inverses = []
@@ -317,6 +318,24 @@ class IntegerPacking(Packing):
             asm.store(Address(self.target_scales, v * self.level.bytes), scale)
             inverses.append(reciprocal(asm, scale))
         return inverses
+
+    def _enlarge(self, largest: list[Register], at: Register, index: Register, width: int,
+                 channels: int) -> None:
+        """Make the largest magnitudes those of the next channel, too, or of the next two and of
+        their sum."""
+        asm, lanes, taken = self.asm, self.level.lanes, []
+        for _ in range(channels):
+            for v in range(len(largest)):
+                here = asm.copy(at)
+                asm.advance(here, v * lanes * self.o)
+                taken.append(self._taken(here, index, min(lanes, width - v * lanes)))
+            asm.advance(at, self.c)
+        for v, top in enumerate(largest):
+            values = taken[v::len(largest)]
+            if channels > 1:
+                values.append(asm.result("add", *values))
+            for value in values:
+                asm.op("max", top, top, absolute(asm, value))
 
     def _turn(self, at: Register, target: Register, index: Register, width: int,
               channels: int) -> None:
@@ -329,7 +348,7 @@ class IntegerPacking(Packing):
             value = self._together(here, index, count, channels, v) if count else asm.zero()
             self._put(target, v, value)
             if self.totals:
-                asm.op("dot_quads", self.totals[v], self.ones, value)
+                add_quads(asm, self.totals[v], self.ones, value, self.word_ones)
 
     def _together(self, here: Register, index: Register, count: int, channels: int,
                   v: int) -> Register:
@@ -374,7 +393,7 @@ class IntegerPacking(Packing):
         return value
 
 
-class CodePacking(Packing):
+class GroupPacking(Packing):
     """Makes the code that lays quantised weights down for products of their codes with bytes."""
 
     packed: CodePanels

@@ -35,6 +35,7 @@ def target_of(level: FeatureLevel, disassembly: Callable[[bytes, int], str]) -> 
         pack=lambda packed, strides, dtype: lower_packing(packed, strides, level, dtype),
         beside_integers=("bf16" if level.pairs else "f32") if level.integers else "",
         multiplies_bytes=level.integers == "quads",
+        pairs_of_bytes=level.integers == "words",
         lacks={} if level.integers else {"int8": NO_INTEGERS},
         winograd=True, strips=True, usual=limits(level), needs=level.needs)
 

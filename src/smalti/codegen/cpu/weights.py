@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.codegen.cpu.winograd_transforms import TRANSFORMS, WinogradTransform
 from smalti.graph.quantised import FORMATS
-from smalti.kernel.form import STORED_BYTES, Kernel, rounded_weights
+from smalti.kernel.form import STORED_BYTES, Kernel, paired_weights, rounded_weights
 from smalti.schedule.merge import bytes_shift, contraction_extents
 from smalti.schedule.schedule import BINDING, ContractionSchedule
 
@@ -109,12 +109,13 @@ class IntegerPanels(WeightPanels):
     one are less 128. The patch of bytes has the zero point `zero`, by which each sum is too large:
     behind all panels stand the i32 with which sums begin, -zero times the sum of the weights of
     each o, where `zero` is not 0. Numbers that are `rounded` to integers have a scale for each o,
-    an f32, which stands behind these.
+    an f32, which stands behind these; `paired`, as two neighbouring c want it together.
     """
 
     zero: int = 0
     weight_zero: int = 0
     rounded: bool = False
+    paired: bool = False
 
     @property
     def data_bytes(self) -> int:
@@ -181,7 +182,7 @@ def weight_panels(kernel: Kernel, schedule: ContractionSchedule,
         return IntegerPanels("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,
                              schedule.chunk, schedule.weights, parts=e.parts, zero=shift or 0,
                              weight_zero=int(dict(kernel.options).get("weight_zero", 0)),
-                             rounded=rounded_weights(kernel))
+                             rounded=rounded_weights(kernel), paired=paired_weights(kernel))
     winograd, chunk, transform = (0, False), schedule.chunk, schedule.winograd
     if transform and transform.transformed == BINDING:
         winograd = transform.size, transform.folded

@@ -56,6 +56,8 @@ VECTOR = {
                       "EVEX_VPDPWSSD_ZMM_K1Z_ZMM_ZMMM512B32"),
     "mul_words": _row("wrr", "VEX_VPMADDWD_YMM_YMM_YMMM256",
                       "EVEX_VPMADDWD_ZMM_K1Z_ZMM_ZMMM512"),
+    "mul_bytes": _row("wrr", "VEX_VPMADDUBSW_YMM_YMM_YMMM256",
+                      "EVEX_VPMADDUBSW_ZMM_K1Z_ZMM_ZMMM512"),
     "to_bf16_two": _row("wrr", None, "EVEX_VCVTNE2PS2BF16_ZMM_K1Z_ZMM_ZMMM512B32"),
     "permute_halves": _row("wrr", None, "EVEX_VPERMW_ZMM_K1Z_ZMM_ZMMM512"),
     "to_bf16": _row("wr", None, "EVEX_VCVTNEPS2BF16_YMM_K1Z_ZMMM512B32"),

@@ -16,7 +16,7 @@ def whole(anchor: Node) -> Whole | None:
     a, _, a_zero, *b_zero = anchor.inputs
     zero = int(a_zero.data.flat[0]) if a_zero.kind == "constant" else None
     return Whole(a.dtype == "i8", zero, int(b_zero[0].data.flat[0]) if b_zero else 0,
-                 anchor.operation.name in ROUNDED_PRODUCTS)
+                 anchor.operation.name in ROUNDED_PRODUCTS, bool(anchor.attributes.get("paired")))
 
 
 def centred(read: Reader, anchor: Node, factor: Expr) -> Expr:

@@ -146,16 +146,26 @@ def scales(largest: np.ndarray) -> np.ndarray:
     return np.maximum(largest * np.float32(1 / 127), np.float32(SCALE_MIN)).astype(np.float32)
 
 
-def rounded(w: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def rounded(w: np.ndarray, axes: tuple[int, ...],
+            pairs: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """(integers from -127 to 127, scales): w is about their product. Numbers along `axes` have one
-    scale together.
+    scale together; by it, the sum of two neighbours along the axis `pairs`, the first and the
+    second, the third and the fourth, is not beyond 128 either. Then the sum of their products with
+    two bytes without a sign is one of 16 bits: at most 255 * 128.
 
+    >>> rounded(np.array([[3.0, 2.0, -1.0, 4.0]]), (1,), 1)[0].tolist()
+    [[76.0, 51.0, -25.0, 102.0]]
     >>> w, scale = rounded(np.array([[1.0, -2.0], [0.0, 508.0]], np.float32), (1,))
     >>> w.tolist(), [round(float(each), 4) for each in scale.ravel()]
     ([[64.0, -127.0], [0.0, 127.0]], [0.0157, 4.0])
     """
     w = np.asarray(w, np.float32)
-    scale = scales(np.abs(w).max(axis=axes, keepdims=True))
+    largest = np.abs(w).max(axis=axes, keepdims=True)
+    if pairs is not None and w.shape[pairs] > 1:
+        first, second = (np.take(w, np.arange(k, w.shape[pairs] // 2 * 2, 2), pairs)
+                         for k in range(2))
+        largest = np.maximum(largest, np.abs(first + second).max(axis=axes, keepdims=True))
+    scale = scales(largest)
     return np.rint(w * (np.float32(1) / scale)), scale
 
 
@@ -176,14 +186,17 @@ def _mat_mul_rounded_rule(types: Sequence[Type], attributes: Mapping[str, Any]) 
     return _mat_mul_rule((x, w), attributes)
 
 
-def mat_mul_rounded(x: np.ndarray, w: np.ndarray, x_zero: np.ndarray) -> np.ndarray:
+def mat_mul_rounded(x: np.ndarray, w: np.ndarray, x_zero: np.ndarray, *,
+                    paired: int) -> np.ndarray:
     """(x - x_zero) @ w, of integers x of 8 bits and of numbers w, which are rounded to 8 bits:
-    each column has a scale of its own. The sum of integers is exact, and scaled afterwards."""
-    integers, scale = rounded(w, (0,))
+    each column has a scale of its own, as of pairs where it is `paired` (see `rounded`). The sum of
+    integers is exact, and scaled afterwards."""
+    integers, scale = rounded(w, (0,), 0 if paired else None)
     return ((x.astype(np.float64) - x_zero) @ integers).astype(np.float32) * scale
 
 
 define(name="mat_mul_rounded", inputs=(3, 3), shape=_mat_mul_rounded_rule, meaning=mat_mul_rounded,
+       attributes={"paired": 0},
        flops=lambda types, result, attributes: 2 * result.size * types[0].shape[-1])
 
 
@@ -191,16 +204,18 @@ def _conv_rounded_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> 
     return _conv_rule(_of_rounded(types, "conv_rounded"), attributes)
 
 
-def conv_rounded(x: np.ndarray, w: np.ndarray, x_zero: np.ndarray, **attributes: Any) -> np.ndarray:
+def conv_rounded(x: np.ndarray, w: np.ndarray, x_zero: np.ndarray, *, paired: int,
+                 **attributes: Any) -> np.ndarray:
     """The convolution of x - x_zero, padded by zeros, with w, rounded to 8 bits as of
     `mat_mul_rounded`: each output channel has a scale of its own."""
-    integers, scale = rounded(w, tuple(range(1, w.ndim)))
+    integers, scale = rounded(w, tuple(range(1, w.ndim)), 1 if paired else None)
     sums = conv(x.astype(np.float64) - x_zero, integers.astype(np.float64), **attributes)
     return sums.astype(np.float32) * scale.reshape(-1, *(1,) * (w.ndim - 2))
 
 
 define(name="conv_rounded", inputs=(3, 3), shape=_conv_rounded_rule, meaning=conv_rounded,
-       attributes={"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1},
+       attributes={"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1,
+                   "paired": 0},
        flops=lambda types, result, attributes:
            2 * result.size * math.prod(types[1].shape[1:]))
 
