@@ -3,21 +3,31 @@
     python bench/eight_bits.py                                  # on the best level of this CPU
     python bench/eight_bits.py --models unet --rounds 5
     python bench/eight_bits.py --target avx2 --models flux_block
+    python bench/eight_bits.py --peers openvino,onnxruntime
+    python bench/eight_bits.py --models flux_block --weights q8,q4_min     # as of GGUF files
 
 Programs run in turns on one thread, and the median of its processor time counts, so that other work
-on the machine matters little. Weights are seeded, and so are inputs.
+on the machine matters little. Weights are seeded, and so are inputs. Of OpenVINO the fastest way
+counts (see `smalti.benchmark.eight_bit_peers`). With `--weights` int8 is also measured with weights
+in blocks, beside bf16 with the same ones.
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import click
 import numpy as np
 
+from smalti.benchmark.eight_bit_peers import onnxruntime_dynamic, openvino_ways
+from smalti.benchmark.engines import Job, export
 from smalti.benchmark.suite import CASES
 from smalti.benchmark.table import Row, show
+from smalti.graph.quantised import FORMATS, quantised
 from smalti.runtime import Program, compile_graph
 from smalti.runtime.cpu.adapter import best_level
 
@@ -26,63 +36,118 @@ BOUNDS = {"clip_l": 0.6, "flux_block": 0.6, "z_image_block": 0.6, "unet": 0.82, 
 BOUNDS_OF_F32 = {("flux_block", "avx2"): 0.6, ("flux_block", "avx2_vnni"): 0.4,
                  ("unet", "avx2"): 0.85, ("unet", "avx2_vnni"): 0.75}
 """The same of f32, by model and feature level."""
+BOUND_OF_PEERS = 0.8
+"""The same of OpenVINO and ONNX Runtime in integers."""
 ERROR_MAX = 0.02
 """How far a result may be from that of f32, in the Euclidean norm."""
 
 
-def programs(name: str, target: str | None, precisions: tuple[str, ...]) -> dict[str, Program]:
-    """Programs of a model, by precision, with its weights bound."""
-    case, found = CASES[name], {}
-    for precision in precisions:
-        found[precision] = compile_graph(case.graph(), precision=precision, threads=1,
-                                         held=case.held, target=target)
-        found[precision].bind(case.read())
+def program(name: str, target: str | None, precision: str, weights: str = "") -> Program:
+    """A program of a model, with its weights bound; matrices that have whole groups in the format
+    `weights`."""
+    case = CASES[name]
+    graph, read = case.graph(), case.read()
+    blocks = {key: weights for key, value in graph.parameters.items() if weights
+              and len(value.shape) == 2 and value.shape[1] % FORMATS[weights].group == 0}
+    found = compile_graph(graph, precision=precision, threads=1, held=case.held, target=target,
+                          weights=blocks)
+    found.bind(lambda key: quantised(read(key), weights) if key in blocks else read(key))
     return found
 
 
-def off(found: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> float:
+def off(found: list[np.ndarray], truth: list[np.ndarray]) -> float:
     """The relative distance of the worst output."""
-    return max(float(np.linalg.norm(found[name] - values) / np.linalg.norm(values))
-               for name, values in truth.items())
+    return max(float(np.linalg.norm(one - values) / np.linalg.norm(values))
+               for one, values in zip(found, truth, strict=True))
 
 
-def measured(name: str, target: str | None, rounds: int) -> list[Row]:
-    """The rows of a model."""
-    level = target or best_level() or ""
-    pairs = level.endswith("_bf16")
-    runs = programs(name, target, ("f32", "bf16", "int8") if pairs else ("f32", "int8"))
+def runs_of(name: str, target: str | None, precisions: tuple[str, ...], peers: tuple[str, ...],
+            weights: tuple[str, ...], folder: Path) -> dict[str, Callable[[], list[np.ndarray]]]:
+    """What computes a model once, by what is said of it."""
     inputs = CASES[name].inputs()
-    took: dict[str, list[float]] = {precision: [] for precision in runs}
+
+    def ours(precision: str, form: str = "") -> Callable[[], list[np.ndarray]]:
+        ready = program(name, target, precision, form)
+        return lambda: list(ready.run(inputs).values())
+
+    found = {precision: ours(precision) for precision in precisions}
+    for form in weights:
+        found |= {f"{precision} of {form}": ours(precision, form) for precision in precisions}
+    if peers:
+        job = Job(CASES[name], "f32", 1, folder)
+        export(job)
+        if "openvino" in peers:
+            found |= {f"OpenVINO {way}": run for way, run in openvino_ways(job).items()}
+        if "onnxruntime" in peers:
+            found["ONNX Runtime dynamic"] = onnxruntime_dynamic(job)
+    return found
+
+
+def in_turns(runs: dict[str, Callable[[], list[np.ndarray]]], rounds: int
+             ) -> tuple[dict[str, float], dict[str, list[np.ndarray]]]:
+    """The median of the seconds of a processor that each takes, and its outputs."""
+    took: dict[str, list[float]] = {key: [] for key in runs}
     results = {}
     for _ in range(rounds):
-        for precision, program in runs.items():
+        for key, run in runs.items():
             started = time.process_time()
-            results[precision] = program.run(inputs)
-            took[precision].append(time.process_time() - started)
-    seconds = {precision: median(times) for precision, times in took.items()}
+            results[key] = run()
+            took[key].append(time.process_time() - started)
+    return {key: median(times) for key, times in took.items()}, results
+
+
+def measured(name: str, target: str | None, rounds: int, peers: tuple[str, ...],
+             weights: tuple[str, ...]) -> list[Row]:
+    """The rows of a model."""
+    level = target or best_level() or ""
+    precisions = ("f32", "bf16", "int8") if level.endswith("_bf16") else ("f32", "int8")
+    with tempfile.TemporaryDirectory() as folder:
+        seconds, results = in_turns(
+            runs_of(name, target, precisions, peers, weights, Path(folder)), rounds)
     rows = []
-    for beside in seconds:
-        if beside != "int8":
-            bound = (BOUNDS if beside == "bf16" else {}).get(name, 1.0)
-            if beside == "f32":
-                bound = BOUNDS_OF_F32.get((name, level), bound)
-            rows.append(Row.at_most(f"{name}, {level}: int8 over {beside}", bound,
-                                    seconds["int8"] / seconds[beside], "",
-                                    f"{seconds['int8']:.3f} and {seconds[beside]:.3f} s"))
-        if beside != "f32":
-            rows.append(Row.at_most(f"{name}, {level}: {beside} off f32", ERROR_MAX,
-                                    off(results[beside], results["f32"])))
+
+    def over(one: str, other: str, bound: float) -> None:
+        rows.append(Row.at_most(f"{name}, {level}: {one} over {other}", bound,
+                                seconds[one] / seconds[other], "",
+                                f"{seconds[one]:.3f} and {seconds[other]:.3f} s"))
+
+    for beside in (each for each in precisions if each != "int8"):
+        bound = BOUNDS_OF_F32.get((name, level), 1.0)
+        over("int8", beside, BOUNDS.get(name, 1.0) if beside == "bf16" else bound)
+        for form in weights:
+            over(f"int8 of {form}", f"{beside} of {form}", 1.0)
+    for engine in ("OpenVINO", "ONNX Runtime"):
+        ways = [key for key in seconds if key.startswith(engine)]
+        if ways:
+            over("int8", min(ways, key=seconds.__getitem__), BOUND_OF_PEERS)
+    for key in seconds:
+        if key != "f32":
+            truth = f"f32 {key.split(maxsplit=1)[1]}" if " of " in key else "f32"
+            rows.append(Row.at_most(f"{name}, {level}: {key} off f32", ERROR_MAX,
+                                    off(results[key], results[truth]), "",
+                                    f"{seconds[key]:.3f} s"))
     return rows
+
+
+def listed(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    """The words of an option, with commas."""
+    return tuple(filter(None, value.split(",")))
 
 
 @click.command()
 @click.option("--models", default="clip_l,flux_block,z_image_block,unet", show_default=True,
-              help="Models of `smalti bench`, with commas.")
+              callback=listed, help="Models of `smalti bench`, with commas.")
 @click.option("--target", default=None, help="A feature level. Default: the best of this CPU.")
 @click.option("--rounds", default=5, show_default=True, help="Runs of each program.")
-def main(models: str, target: str | None, rounds: int) -> None:
+@click.option("--peers", default="", callback=listed,
+              help="Others in integers: openvino, onnxruntime.")
+@click.option("--weights", default="", callback=listed,
+              help="Formats of quantised weights, such as q8 and q4_min.")
+def main(models: tuple[str, ...], target: str | None, rounds: int, peers: tuple[str, ...],
+         weights: tuple[str, ...]) -> None:
     """Integers of 8 bits beside bf16 and f32."""
-    print(show([row for name in models.split(",") for row in measured(name, target, rounds)]))
+    print(show([row for name in models
+                for row in measured(name, target, rounds, peers, weights)]))
 
 
 if __name__ == "__main__":
