@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections import Counter, defaultdict
@@ -87,6 +88,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for cases in tests.values():
         for case in set(cases).difference(covering(cases)):
             case.add_marker(pytest.mark.sweep)
+
+
+def pytest_collection_finish() -> None:
+    """What modules and tests are made of stays to the end: it is not searched for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

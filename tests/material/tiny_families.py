@@ -180,7 +180,20 @@ def unread(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def random_weights(config: ModelConfig, seed: int = 0) -> dict[str, np.ndarray]:
-    """Seeded numbers that keep signals at a size of one, by internal names, as float16."""
+    """Seeded numbers that keep signals at a size of one, by internal names, as float16. Tests share
+    the arrays, which cannot be written to; the table of them is the caller's own."""
+    key = repr(config), seed
+    if key not in MADE:
+        MADE[key] = made(config, seed)
+    return dict(MADE[key])
+
+
+MADE: dict[tuple[str, int], dict[str, np.ndarray]] = {}
+"""Weights by what they are made of: a text, as configurations hold tables."""
+
+
+def made(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
+    """What `random_weights` gives, anew."""
     random, weights = np.random.default_rng(seed), {}
     for name, shape in {**unread(config), **expected_tensors(config)}.items():
         noise = random.standard_normal(shape, np.float32)
@@ -189,6 +202,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> dict[str, np.ndarray]:
         else:
             noise /= np.float32(np.prod(shape[1:]) ** 0.5)
         weights[name] = noise.astype(np.float16)
+        weights[name].flags.writeable = False
     return weights
 
 

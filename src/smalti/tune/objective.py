@@ -10,27 +10,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 from smalti.errors import InputError
 from smalti.kernel.form import Kernel
-from smalti.machine.cpu import KernelEstimate, estimate_kernel
+from smalti.machine.cpu import KernelEstimate, constants_of, estimate_kernel
 from smalti.machine.device import DeviceModel
 from smalti.schedule import Schedule
 
 OBJECTIVES = ("latency", "throughput", "energy")
+COSTS_MAX = 1 << 14
+"""Costs that are kept to be asked for again, of 30 schedules for each of 500 kernels: 8 MB."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Objective:
-    """What is asked for of `threads` threads of `device`."""
+    """What is asked for of `threads` threads of `device`. Objectives are equal that give the same
+    costs."""
 
     name: str
     device: DeviceModel
     threads: int
 
+    @cached_property
+    def _text(self) -> str:
+        """All that costs depend on."""
+        return f"{self.name} {self.threads} {self.device!r} {dict(constants_of(self.device))}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Objective) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
     def cost(self, kernel: Kernel, schedule: Schedule) -> float:
         """Seconds or joules of a kernel; see the module for which."""
-        return self.cost_of(estimate_kernel(self.device, kernel, schedule, self.threads))
+        return _cost(self, kernel, schedule)
 
     def cost_of(self, expected: KernelEstimate) -> float:
         """Seconds or joules of a kernel for which these are expected already."""
@@ -49,6 +64,11 @@ class Objective:
         if name == "throughput":
             device = one_of(device, max(1, device.units // threads))
         return cls(name, device, threads)
+
+
+@lru_cache(maxsize=COSTS_MAX)
+def _cost(objective: Objective, kernel: Kernel, schedule: Schedule) -> float:
+    return objective.cost_of(estimate_kernel(objective.device, kernel, schedule, objective.threads))
 
 
 def checked(name: str) -> str:

@@ -7,23 +7,24 @@ the time it lives goes to the stack frame, and a few registers are set aside to 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.codegen.cpu.operands import Address, CodeLine, Label, Register
+from smalti.codegen.cpu.operands import Address, CodeLine, Label, Operand, Register
 from smalti.errors import VerificationError
 
-Use = tuple[Sequence[Register], Sequence[Register]]
-"""Registers that a line reads, and those it writes."""
 LOOP_TURNS, LOOPS_MAX = 8.0, 6
 """How often a loop is taken to repeat its body, and how many loops around each other count: guesses
 that keep out of memory what innermost loops use."""
 CARRIERS = {"g": 3, "v": 4, "k": 0}
 """Registers of each kind that are set aside, where any is spilled, to carry spilled ones into and
 out of an instruction: as many as one instruction has operands."""
+
+
+USES = {"r": 1, "w": 1, "m": 2}
+"""Times that an operand is used by an instruction that reads it, writes it, or does both."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,7 @@ def allocate(lines: Sequence[CodeLine], loops: Sequence[tuple[Label, Label]], fi
              fixed: Mapping[Register, str]) -> tuple[list[CodeLine], int]:
     """The lines with every virtual register replaced by a physical one, and the bytes of the stack
     frame that holds spilled ones."""
-    used = [uses(line) for line in lines]
-    spans, weights = lifetimes(lines, used, loops, fixed)
+    spans, weights = lifetimes(lines, loops, fixed)
     numbers = {"g": range(len(file.general)), "v": file.vectors, "k": file.masks}
     places: dict[Register, int] = {}
     frame: dict[Register, int] = {}
@@ -69,10 +69,10 @@ def allocate(lines: Sequence[CodeLine], loops: Sequence[tuple[Label, Label]], fi
             frame_bytes += -frame_bytes % size
             frame[register] = frame_bytes
             frame_bytes += size
-    return rewrite(lines, used, places, frame, file), frame_bytes
+    return rewrite(lines, places, frame, file), frame_bytes
 
 
-def uses(line: CodeLine) -> Use:
+def uses(line: CodeLine) -> tuple[Sequence[Register], Sequence[Register]]:
     """Registers that a line reads, and those it writes."""
     if line.row is None:
         return (), ()
@@ -80,10 +80,7 @@ def uses(line: CodeLine) -> Use:
     writes: list[Register] = []
     for operand, use in zip(line.operands, line.row.use):
         if type(operand) is Address:
-            if operand.base is not None:
-                reads.append(operand.base)
-            if operand.index is not None:
-                reads.append(operand.index)
+            reads.extend(operand.registers)
         elif type(operand) is Register:
             if use != "w":
                 reads.append(operand)
@@ -96,8 +93,9 @@ def uses(line: CodeLine) -> Use:
     return reads, writes
 
 
-def lifetimes(lines: Sequence[CodeLine], used: Sequence[Use], loops: Sequence[tuple[Label, Label]],
-              fixed: Mapping[Register, str]) -> tuple[dict, dict]:
+def lifetimes(lines: Sequence[CodeLine], loops: Sequence[tuple[Label, Label]],
+              fixed: Mapping[Register, str]
+              ) -> tuple[dict[Register, tuple[int, int]], dict[Register, float]]:
     """First and last line of each register, and how often it is used, each loop around a use
     counted `LOOP_TURNS` times."""
     at = {line.target: i for i, line in enumerate(lines) if line.name == "label"}
@@ -106,22 +104,37 @@ def lifetimes(lines: Sequence[CodeLine], used: Sequence[Use], loops: Sequence[tu
     for start, end in regions:
         depth[start] += 1
         depth[end] -= 1
-    first = dict.fromkeys(fixed, 0)
-    last = dict(first)
-    weights: dict[Register, float] = defaultdict(float)
-    level = 0
-    for i, (reads, writes) in enumerate(used):
-        level += depth[i]
-        weight = LOOP_TURNS ** min(level, LOOPS_MAX)
-        for register in (*reads, *writes):
-            first.setdefault(register, i)
-            last[register] = i
-            weights[register] += weight
-    starts, ends = (np.fromiter(lives.values(), np.int64, len(first)) for lives in
-                    (first, {register: last[register] for register in first}))
+    lives: dict[Register, list] = {register: [0, 0, 0.0] for register in fixed}
+    level, weight = 0, 1.0
+    for i, line in enumerate(lines):
+        row = line.row
+        if row is None:  # loops begin and end at labels
+            level += depth[i]
+            weight = LOOP_TURNS ** min(level, LOOPS_MAX)
+            continue
+        mask = line.mask
+        kept = mask is not None and not line.zeroing
+        touched = [] if mask is None else [(mask, weight)]
+        for operand, use in zip(line.operands, row.use):
+            kind = type(operand)
+            if kind is Register:
+                touched.append((operand, weight * (USES[use] + (kept and use != "r"))))
+            elif kind is Address:
+                touched.append((operand.base, weight))
+                if operand.index is not None:
+                    touched.append((operand.index, weight))
+        for register, times in touched:
+            life = lives.get(register)
+            if life is not None:
+                life[1] = i
+                life[2] += times
+            elif register is not None:  # the base of what lies among the constants
+                lives[register] = [i, i, times]
+    starts, ends, _ = np.array([*lives.values()] or np.empty((0, 3))).T.astype(np.int64)
     for start, end in regions:
         ends[(starts < start) & (start <= ends) & (ends <= end)] = end
-    return dict(zip(first, zip(starts.tolist(), ends.tolist()))), weights
+    return (dict(zip(lives, zip(starts.tolist(), ends.tolist()))),
+            {register: life[2] for register, life in lives.items()})
 
 
 def scan(spans: Mapping[Register, tuple[int, int]], weights: Mapping[Register, float],
@@ -130,46 +143,46 @@ def scan(spans: Mapping[Register, tuple[int, int]], weights: Mapping[Register, f
     """A physical register for each virtual one, in order of their first lines, and a list of those
     that are spilled because none was free."""
     free = [r for r in reversed(registers) if r not in taken.values()]
-    active: list[Register] = []
+    active: list[tuple[int, Register]] = []  # each behind its last line
     placed: dict[Register, int] = {}
     spilled: list[Register] = []
     earliest = 0  # no register in use ends before this line
-    for register in sorted(spans, key=lambda r: (spans[r][0], r.number)):
-        start = spans[register][0]
+    for start, _, end, register in sorted((start, register.number, end, register)
+                                          for register, (start, end) in spans.items()):
         if earliest <= start:
-            for other in [o for o in active if spans[o][1] <= start]:
-                active.remove(other)
-                free.append(placed[other])
-            earliest = min((spans[o][1] for o in active), default=spans[register][1])
+            free += [placed[other] for last, other in active if last <= start]
+            active = [each for each in active if each[0] > start]
+            earliest = min(active)[0] if active else end
         if register in taken and taken[register] in registers:
             placed[register] = taken[register]
         elif free:
             placed[register] = free.pop()
         else:
-            victim = min([*active, register], key=lambda r: (
+            victim = min([*(other for _, other in active), register], key=lambda r: (
                 r in taken, weights[r] / (1 + spans[r][1] - spans[r][0])))
             spilled.append(victim)
             if victim is register:
                 continue
             placed[register] = placed.pop(victim)
-            active.remove(victim)
-        active.append(register)
-        earliest = min(earliest, spans[register][1])
+            active.remove((spans[victim][1], victim))
+        active.append((end, register))
+        earliest = min(earliest, end)
     return placed, spilled
 
 
-def rewrite(lines: Sequence[CodeLine], used: Sequence[Use], places: Mapping[Register, int],
+def rewrite(lines: Sequence[CodeLine], places: Mapping[Register, int],
             frame: Mapping[Register, int], file: RegisterFile) -> list[CodeLine]:
     """The lines on physical registers, with loads and stores around uses of spilled ones."""
     counts = {"g": len(file.general), "v": len(file.vectors)}
     placed = {register: Register(register.kind, number) for register, number in places.items()}
     placed[None] = None
     out: list[CodeLine] = []
-    for line, (reads, writes) in zip(lines, used):
+    for line in lines:
         if line.row is None:
             out.append(line)
             continue
-        spilled = [r for r in dict.fromkeys((*reads, *writes)) if r in frame] if frame else []
+        reads, writes = uses(line) if frame else ((), ())
+        spilled = [r for r in dict.fromkeys((*reads, *writes)) if r in frame]
         if spilled:
             carrier = dict(counts)
             for register in spilled:
@@ -177,14 +190,17 @@ def rewrite(lines: Sequence[CodeLine], used: Sequence[Use], places: Mapping[Regi
                 placed[register] = Register(register.kind, carrier[register.kind])
             if any(counts[kind] - carrier[kind] > CARRIERS[kind] for kind in counts):
                 raise VerificationError(f"{line.name} uses too many spilled registers")
-        operands = tuple(
-            placed[o] if type(o) is Register
-            else o._replace(base=placed[o.base], index=placed[o.index]) if type(o) is Address
-            else o for o in line.operands)
+        operands: list[Operand] = []
+        for o in line.operands:
+            kind = type(o)
+            operands.append(
+                placed[o] if kind is Register else
+                Address(placed[o.base], o.offset, placed[o.index], o.scale, o.spread, o.pool)
+                if kind is Address else o)
         for register in spilled:
             if register in reads:
                 out.append(file.reload(placed[register], frame[register]))
-        out.append(CodeLine(line.name, line.row, operands, placed[line.mask], line.zeroing,
+        out.append(CodeLine(line.name, line.row, tuple(operands), placed[line.mask], line.zeroing,
                             line.target))
         for register in dict.fromkeys(writes) if spilled else ():
             if register in frame:
