@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -90,10 +90,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             case.add_marker(pytest.mark.sweep)
 
 
-def pytest_collection_finish() -> None:
-    """What modules and tests are made of stays to the end: it is not searched for garbage."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What modules and tests are made of stays to the end: it is never searched for garbage, which
+    would take a tenth of the time of all tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

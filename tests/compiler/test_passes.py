@@ -12,6 +12,7 @@ from smalti.compiler.encode import to_bytes
 from smalti.compiler.key import module_key
 from smalti.compiler.options import Options
 from smalti.compiler.passes import PASSES, compiled
+from smalti.compiler.select import lowered_once
 from smalti.compiler.targets import TARGETS, target
 from smalti.errors import InputError
 from smalti.graph import Graph
@@ -53,10 +54,24 @@ def test_every_target_goes_through_the_same_passes(name: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_compiling_twice_gives_the_same_bytes(name: str) -> None:
-    chosen = target(name)
-    first, second = (to_bytes(compiled(small(), chosen, chosen.usual, Options()))
-                     for _ in range(2))
-    assert first == second
+    chosen, found = target(name), []
+    for _ in range(2):
+        lowered_once.cache_clear()
+        found.append(to_bytes(compiled(small(), chosen, chosen.usual, Options())))
+    assert found[0] == found[1]
+
+
+def test_kernels_that_two_programs_have_in_common_are_lowered_once() -> None:
+    chosen = target("avx2")
+    lowered_once.cache_clear()
+    first = compiled(small(), chosen, chosen.usual, Options())
+    known = lowered_once.cache_info()
+    other = small()
+    other.output("z", other.apply("exp", other.inputs["x"]))
+    second = compiled(other, chosen, chosen.usual, Options())
+    assert lowered_once.cache_info().misses == known.misses + 1
+    assert set(first.kernels) < set(second.kernels)
+    assert known.misses == len(first.kernels)
 
 
 def test_options_are_refused_by_name() -> None:

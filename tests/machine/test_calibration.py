@@ -86,7 +86,7 @@ def published() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
                    for name in DEVICES}
 
 
-@pytest.mark.parametrize("name", DEVICES if TIMINGS.is_dir() else ())
+@pytest.mark.parametrize("name", DEVICES)
 def test_published_products_before_and_after_calibration(name: str) -> None:
     sizes, seconds = published()
     order = np.random.default_rng(0).permutation(len(sizes["m"]))
@@ -108,3 +108,7 @@ def test_published_products_before_and_after_calibration(name: str) -> None:
     calibrated = device.with_fitted({"product:bf16": fitted(
         *part(name, order[:SAMPLES])[:1], product.FAMILY, *part(name, order[:SAMPLES])[1:])})
     assert missed(calibrated, order[SAMPLES:]) <= 0.12, f"after {SAMPLES} timings of the device"
+
+
+if not TIMINGS.is_dir():  # as the warning at the top says
+    del test_published_products_before_and_after_calibration

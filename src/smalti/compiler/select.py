@@ -163,6 +163,8 @@ class Selection:
         the plain ones."""
         kernel = region.kernel
         for other in self._known.schedules(kernel, self._limits, first):
+            if other == first:
+                break
             if self._target.arithmetic(kernel, other) != self._target.arithmetic(kernel, first):
                 continue
             if self._growth(region, other) > max(left, self._growth(region, first)):
@@ -189,16 +191,13 @@ class Selection:
 
     def _lower(self, kernel: Kernel, schedule: AnySchedule) -> LoweredKernel:
         """Code of a kernel, that of an earlier program where it has an equal one."""
-        if self._target.lowered is None:
-            return self._target.lower(kernel, schedule, self._limits)
-
-        def lower() -> LoweredKernel:
-            return lowered_once(self._target.lower, kernel, schedule, self._limits)
-
-        kept = self._known.kernels
+        target, kept = self._target, self._known.kernels
+        if target.lowered is None:
+            return target.lower(kernel, schedule, self._limits)
         if kept is None:
-            return lower()
-        return kept.lowered(self._known.digest(kernel), schedule, self._target.lowered, lower)
+            return lowered_once(target.lower, kernel, schedule, self._limits)
+        return kept.lowered(self._known.digest(kernel), schedule, target.lowered,
+                            lambda: target.lower(kernel, schedule, self._limits))
 
     @contextmanager
     def _refusals(self, region: Region) -> Iterator[None]:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 TERMS_MAX = 1000  # of a continued fraction, which ends when a term changes nothing
-FINEST = 2.0**-60  # a step that changes no float near 1, nor what levels are rounded to
-STEPS_MAX = 120  # as many as halve the interval from 0 to 1 down to that, with a step between each
+FINEST = 1e-15  # a step that is the last: the one behind it would be lost in rounding
+STEPS_MAX = 100  # as many as halve the interval from 0 to 1 down to that, with a step between each
 
 
 def beta_distribution(x: npt.ArrayLike, a: float, b: float) -> Floats:
@@ -62,7 +62,8 @@ def beta_quantile(share: npt.ArrayLike, a: float, b: float) -> Floats:
     """
     share = np.asarray(share, np.float64)
     low, high = np.zeros_like(share), np.ones_like(share)
-    x, moved = np.full_like(share, 0.5), np.ones_like(share)
+    left = (share > 0) & (share < 1)
+    x, moved = np.where(left, 0.5, share), np.ones_like(share)
     scale = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b))
     for _ in range(STEPS_MAX):
         miss = beta_distribution(x, a, b) - share
@@ -70,8 +71,9 @@ def beta_quantile(share: npt.ArrayLike, a: float, b: float) -> Floats:
         with np.errstate(all="ignore"):  # the density may be 0 or infinite
             newton = x - miss / (scale * x ** (a - 1) * (1 - x) ** (b - 1))
         near = (low <= newton) & (newton <= high) & (np.abs(newton - x) <= moved / 2)
-        x, before = np.where(near, newton, (low + high) / 2), x
-        moved = np.abs(x - before)
-        if (moved <= FINEST).all():
+        other = np.where(left, np.where(near, newton, (low + high) / 2), x)
+        x, moved = other, np.abs(other - x)
+        left &= moved > FINEST
+        if not left.any():
             break
     return x

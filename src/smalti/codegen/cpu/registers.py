@@ -21,8 +21,6 @@ that keep out of memory what innermost loops use."""
 CARRIERS = {"g": 3, "v": 4, "k": 0}
 """Registers of each kind that are set aside, where any is spilled, to carry spilled ones into and
 out of an instruction: as many as one instruction has operands."""
-
-
 USES = {"r": 1, "w": 1, "m": 2}
 """Times that an operand is used by an instruction that reads it, writes it, or does both."""
 
