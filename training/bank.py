@@ -152,20 +152,6 @@ def assemble(pictures: Pictures, items: Iterable[Encoded], vocabulary: list[int]
                 vocab=vocabulary, empty=torch.tensor(token_rows(pictures, number, [""])[0]))
 
 
-def on_device(bank: dict, device: torch.device) -> dict:
-    """A bank whose tensors are on a device."""
-    return {key: value.to(device) if torch.is_tensor(value) else value
-            for key, value in bank.items()}
-
-
-def any_captions(bank: dict, index: torch.Tensor) -> torch.Tensor:
-    """The tokens of one caption of each of these items, by chance."""
-    first = bank["first"]
-    count = first[index + 1] - first[index]
-    which = (torch.rand(len(index), device=index.device) * count).long()
-    return bank["tok"][first[index] + which].long()
-
-
 def listed_items(run, entries: list[Entry]) -> Iterator[Drawn]:
     """Each thing of the short list by itself; beside scenes, `plain` of what is drawn are these."""
     pictures, preset = run.pictures(), run.preset

@@ -5,6 +5,13 @@ from __future__ import annotations
 import torch
 from presets import HUES
 
+COLOURED_MIN = 0.25
+"""The share of a picture that has to have a colour, so that painting it is seen."""
+NEAR = 50
+"""Degrees about a hue in which colours are taken for shades of it."""
+OTHER_MIN = 20
+"""Degrees between hues that have different names."""
+
 
 def to_hsv(rgb: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """RGB in 0..1 (last axis) to hue in degrees, saturation and value."""
@@ -54,18 +61,37 @@ def shift_hue(rgb: torch.Tensor, degrees: float) -> torch.Tensor:
     return from_hsv((hue + degrees) % 360, saturation, value)
 
 
+def commonest_hue(rgba: torch.Tensor) -> float | None:
+    """The commonest hue of a picture in degrees; None where too little of it has a colour."""
+    hue, saturation, value = to_hsv(rgba[..., :3])
+    solid = rgba[..., 3] > 0.5
+    bright = solid & (saturation > 0.3) & (value > 0.2)
+    if int(bright.sum()) < COLOURED_MIN * int(solid.sum()):
+        return None
+    counts = torch.bincount((hue[bright] / 5).long(), minlength=72).float()
+    smooth = sum(counts.roll(shift) for shift in range(-3, 4))
+    commonest = float(smooth.argmax()) * 5 + 2.5
+    away = turn(hue, commonest)
+    return commonest + float(away[bright & (away.abs() <= NEAR)].median())
+
+
+def paints(rgba: torch.Tensor) -> tuple[str, ...]:
+    """The hues in which a picture looks another one."""
+    own = commonest_hue(rgba)
+    if own is None:
+        return ()
+    return tuple(name for name, angle in HUES.items()
+                 if abs((angle - own + 180) % 360 - 180) > OTHER_MIN)
+
+
 def repaint(rgba: torch.Tensor, name: str) -> torch.Tensor:
     """The RGB of a picture whose commonest hue, and what is near it, became the named one.
 
     Windows, leaves and wheels of another hue keep theirs.
     """
+    centre = commonest_hue(rgba)
+    if centre is None:
+        return rgba[..., :3]
     hue, saturation, value = to_hsv(rgba[..., :3])
-    bright = (rgba[..., 3] > 0.5) & (saturation > 0.3) & (value > 0.2)
-    counts = torch.bincount((hue[bright] / 5).long(), minlength=72).float()
-    smooth = sum(counts.roll(shift) for shift in range(-3, 4))
-    commonest = float(smooth.argmax()) * 5 + 2.5
-    away = turn(hue, commonest)
-    other = away.abs() > 50
-    centre = commonest + away[bright & ~other].median()
     painted = from_hsv((hue + HUES[name] - centre) % 360, saturation, value)
-    return torch.where(other[..., None], rgba[..., :3], painted)
+    return torch.where((turn(hue, centre).abs() > NEAR)[..., None], rgba[..., :3], painted)

@@ -6,10 +6,11 @@ from __future__ import annotations
 import multiprocessing
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from judged import Judgement, Seen, Wanted, met, read_prompts
 from landscape import VIEWS
@@ -151,10 +152,10 @@ class Composer:
         return [*chosen]
 
     def _hue(self, rng: random.Random, label: str, style: str, share: float) -> str | None:
-        own = self.art.hues[label]
-        if style == "outline" or own is None or rng.random() >= share:
+        others = self.art.paints[label]
+        if style == "outline" or not others or rng.random() >= share:
             return None
-        return rng.choice([hue for hue in HUES if hue != own[0]])
+        return rng.choice(others)
 
     def _noun(self, rng: random.Random, thing: Thing, usual: float = 0.65) -> str:
         names = self.names[thing.label]
@@ -277,13 +278,14 @@ def _begin(composer: Composer) -> None:
 
 
 def _drawn(seed: int, count: int, composer: Composer | None = None
-           ) -> list[tuple[torch.Tensor, list[str]]]:
+           ) -> list[tuple[np.ndarray, list[str]]]:
+    """Scenes as arrays: a tensor would take a file descriptor on its way to another process."""
     composer = composer or _worker["composer"]
     rng, found = random.Random(seed), []
     for _ in range(count):
         item = composer.item(rng)
         picture = (composer.art.drawn(item.scene) * 255).round().byte()
-        found.append((picture, item.captions))
+        found.append((picture.numpy(), item.captions))
     return found
 
 
@@ -293,11 +295,15 @@ def drawn_items(composer: Composer, count: int, seed: int, workers: int
     jobs = [(seed * 1_000_003 + start, min(PART, count - start))
             for start in range(0, count, PART)]
     if workers < 2:
-        parts = (_drawn(*job, composer) for job in jobs)
-        yield from ((picture.float() / 255, captions)
-                    for part in parts for picture, captions in part)
+        yield from _tensors(_drawn(*job, composer) for job in jobs)
         return
     with multiprocessing.get_context("fork").Pool(workers, _begin, (composer,)) as pool:
         for start in range(0, len(jobs), workers):
-            for part in pool.starmap(_drawn, jobs[start:start + workers]):
-                yield from ((picture.float() / 255, captions) for picture, captions in part)
+            yield from _tensors(pool.starmap(_drawn, jobs[start:start + workers]))
+
+
+def _tensors(parts: Iterable[list[tuple[np.ndarray, list[str]]]]
+             ) -> Iterator[tuple[torch.Tensor, list[str]]]:
+    for part in parts:
+        for picture, captions in part:
+            yield torch.from_numpy(picture).float() / 255, captions

@@ -11,6 +11,11 @@ from layout import TEXT, TOKEN_TABLE, VAE, to_single_file
 from presets import CLIP_TOKENS, CONTEXT, END_TOKEN, LATENT_SCALE, START_TOKEN, TRAIN_STEPS
 from safetensors.torch import save_file
 from shortlist import read_list, taught_words
+from stage_few import FEW_FILE
+
+USUAL, FEW_USE = dict(steps=25, cfg_scale=4.0), dict(steps=6, cfg_scale=1.0)
+FEW_SUFFIX = "-lcm-6steps"
+"""Of a name: what tells samplers of such models to be taken."""
 
 
 def fold_whitening(tensors: dict[str, torch.Tensor], mean: torch.Tensor,
@@ -33,8 +38,8 @@ def fold_whitening(tensors: dict[str, torch.Tensor], mean: torch.Tensor,
     tensors[f"{VAE}post_quant_conv.weight"] = weight * scale[None, :, None, None]
 
 
-def description(run, vocabulary: list[int], state: dict) -> dict:
-    """What the shapes do not tell: `arch_config` of the file."""
+def description(run, vocabulary: list[int], state: dict, use: dict) -> dict:
+    """What the shapes do not tell: `arch_config` of the file, which is for `use` so."""
     preset, options = run.preset, run.options
     unet, vae, text = preset["unet"], preset["vae"], preset["text"]
     train = dict(preset=options.preset, step=state["step"], seconds=round(state["spent"]),
@@ -60,13 +65,26 @@ def description(run, vocabulary: list[int], state: dict) -> dict:
                   num_attention_heads=text["heads"], max_position_embeddings=CONTEXT,
                   hidden_act="quick_gelu", tokenizer="clip-bpe-49408", eos_token_id=END_TOKEN,
                   bos_token_id=START_TOKEN, pad_token_id=END_TOKEN),
-        default=dict(width=preset["px"], height=preset["px"], steps=25, cfg_scale=4.0),
+        default=dict(width=preset["px"], height=preset["px"], **use),
         trained_tokens=len(vocabulary), train=train)
 
 
-def export(run) -> Path:
-    """Write the file and, beside it, its description."""
+def export_all(run) -> None:
+    """Write the model, and the one for few steps where there is one."""
     unet, text, bank, state = run.finished()
+    name = f"emoji-{run.preset['px']}"
+    export(run, name, unet, text, bank, description(run, bank["vocab"], state, USUAL))
+    few = run.load(FEW_FILE)
+    if few:
+        unet.load_state_dict(few["target"])
+        config = description(run, bank["vocab"], state, FEW_USE)
+        config["train"]["few_steps"] = few["step"]
+        export(run, name + FEW_SUFFIX, unet, text, bank, config)
+
+
+def export(run, name: str, unet: torch.nn.Module, text: torch.nn.Module, bank: dict,
+           config: dict) -> None:
+    """Write a file and, beside it, its description and words."""
     tensors = {**to_single_file(unet, "unet", run.preset),
                **to_single_file(run.final_vae(), "vae", run.preset),
                **to_single_file(text, "text", run.preset)}
@@ -77,9 +95,7 @@ def export(run) -> Path:
     fold_whitening(tensors, bank["mean"], bank["std"])
     tensors = {name: tensor.half().contiguous() for name, tensor in tensors.items()}
     tensors[TEXT + "embeddings.position_ids"] = torch.arange(CONTEXT)[None]
-    config = description(run, bank["vocab"], state)
     px, kind = run.preset["px"], "v" if run.options.pred == "v" else "epsilon"
-    name = f"emoji-{px}"
     metadata = {
         "modelspec.sai_model_spec": "1.0.0",
         "modelspec.architecture": "stable-diffusion-v1",
@@ -95,4 +111,3 @@ def export(run) -> Path:
         path.with_suffix(".words.txt").write_text(words, encoding="utf-8")
     run.log(event="export", file=str(path), tensors=len(tensors),
             megabytes=round(path.stat().st_size / 1e6, 2))
-    return path

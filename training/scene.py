@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from colour import main_hue, repaint
+from colour import main_hue, paints, repaint
 from landscape import drawn_view
 from pictures import Pictures
-from presets import BACKGROUNDS, HUES
+from presets import BACKGROUNDS
 from shortlist import Entry
 
 STYLES = ("3d", "flat", "outline", "pixel")
@@ -72,6 +72,7 @@ class Art:
                          "flat": {label: numbers["fluentflat", label] for label in self.labels
                                   if ("fluentflat", label) in numbers}}
         self.hues = {label: main_hue(self._rgba("3d", label)) for label in self.labels}
+        self.paints = {label: paints(self._rgba("3d", label)) for label in self.labels}
 
     def _rgba(self, style: str, label: str) -> torch.Tensor:
         return self.pictures.images[self._numbers[style][label]].float() / 255
@@ -171,7 +172,7 @@ def any_scene(rng: random.Random, art: Art) -> Scene:
         chosen = [chosen[0]] * count
     things = []
     for label, (x, y, size) in zip(chosen, spread(rng, count), strict=True):
-        paints = style != "outline" and art.hues[label] is not None and rng.random() < 0.35
-        things.append(Thing(label, rng.choice(list(HUES)) if paints else None, x, y, size))
+        painted = style != "outline" and art.paints[label] and rng.random() < 0.35
+        things.append(Thing(label, rng.choice(art.paints[label]) if painted else None, x, y, size))
     ground = rng.choice(list(BACKGROUNDS)) if rng.random() < 0.35 else "white"
     return Scene(tuple(things), ground, style)

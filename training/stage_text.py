@@ -12,7 +12,7 @@ import math
 import time
 
 import torch
-from bank import any_captions, on_device
+from batches import Batches
 from models import CaptionHead
 
 HEAD_LR, TEXT_LR = 1.5e-3, 1.5e-3
@@ -23,15 +23,9 @@ HEAD_ALONE = 0.3
 mean to its denoiser is not unlearnt for a head that knows nothing."""
 
 
-def forget_some(tokens: torch.Tensor, words: int) -> torch.Tensor:
-    """Two tokens in a hundred become the unknown one, so that it means nothing in particular."""
-    lost = (torch.rand(tokens.shape, device=tokens.device) < 0.02) & (tokens < words - 2)
-    return torch.where(lost, torch.zeros_like(tokens), tokens)
-
-
 def pretrain_text(run, bank: dict) -> bool:
     """Train the text encoder for the stage's minutes (True) or until the process has to stop."""
-    preset, words = run.preset, len(bank["vocab"]) + 1
+    preset, batches = run.preset, Batches(bank, run.device)
     text = run.fresh_text(bank["vocab"], bank["like"])
     head = CaptionHead(preset["text"]["width"], preset["px"] // 8).to(run.device)
     text_lr = CONTINUED_TEXT_LR if run.start else TEXT_LR
@@ -48,8 +42,6 @@ def pretrain_text(run, bank: dict) -> bool:
         states = {name: part.state_dict() for name, part in parts.items()}
         run.save(TEXT_FILE, dict(states, step=step, spent=spent, done=done))
 
-    bank = on_device(bank, run.device)
-    latents, weight = bank["z"], bank["w"].float()
     batch, budget, began = 2 * preset["batch"], run.options.text_minutes * 60, run.seconds()
     total, spent, saved = 0.0, before, time.time()
     while (share := spent / budget) < 1 and not run.stopping():
@@ -57,11 +49,10 @@ def pretrain_text(run, bank: dict) -> bool:
         for group in optimiser.param_groups:
             waits = group["waits"] and share < HEAD_ALONE
             group["lr"] = 0.0 if waits else group["peak"] * fade
-        index = torch.multinomial(weight, batch, True)
-        caption = forget_some(any_captions(bank, index), words)
+        latent, caption = batches.draw(batch)
         with run.cast():
             guess = head(text(input_ids=caption).last_hidden_state)
-        loss = (guess.float() - latents[index].float()).pow(2).mean()
+        loss = (guess.float() - latent).pow(2).mean()
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(text.parameters(), 1.0)

@@ -6,11 +6,10 @@ import math
 import time
 
 import torch
-from bank import any_captions, on_device
+from batches import Batches
 from models import RunningMean, signal_shares
 from presets import TRAIN_STEPS
 from sampling import sample
-from stage_text import forget_some
 
 FULL_SHARE = 0.45  # of the time at the full rate; then it falls along a cosine
 QUARTERS = 4
@@ -21,7 +20,6 @@ class UnetStage:
 
     def __init__(self, run, bank: dict):
         self.run, self.bank, options = run, bank, run.options
-        self.words = len(bank["vocab"]) + 1
         self.unet, self.text = run.fresh_unet(), run.fresh_text(bank["vocab"], bank["like"])
         pretrained = run.load("text.pt")
         if pretrained:
@@ -39,9 +37,7 @@ class UnetStage:
         self.resume(run.load("unet.pt"))
         self.fast_unet = run.compiled(self.unet)
         self.fast_text = run.compiled(self.text) if run.device.type == "cuda" else self.text
-        self.moved = on_device(bank, run.device)
-        self.latents, self.weight = self.moved["z"], self.moved["w"].float()
-        self.empty = self.moved["empty"].long()
+        self.batches = Batches(bank, run.device, options.cfg_drop)
         self.shares = signal_shares().to(run.device)
 
     def resume(self, state: dict | None) -> None:
@@ -57,14 +53,11 @@ class UnetStage:
 
     def draw(self, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Latents, captions and steps of a batch; the steps are spread over the whole range."""
-        device = self.run.device
-        index = torch.multinomial(self.weight, count, True)
-        caption = forget_some(any_captions(self.moved, index), self.words)
-        dropped = torch.rand(count, device=device) < self.run.options.cfg_drop
-        caption = torch.where(dropped[:, None], self.empty[None], caption)
+        latent, caption = self.batches.draw(count)
+        device = latent.device
         spread = torch.arange(count, device=device) + torch.rand(count, device=device)
         moment = (spread / count * TRAIN_STEPS).long().clamp(0, TRAIN_STEPS - 1)
-        return self.latents[index].float(), caption, moment
+        return latent, caption, moment
 
     def errors(self, latent: torch.Tensor, caption: torch.Tensor,
                moment: torch.Tensor) -> torch.Tensor:

@@ -7,9 +7,10 @@
     train.py --preset compose128 --data DATA.npz --out out/composed --threads 1
 
 Stages: vae, bank (latents and captions), text (words alone), unet (UNet and text encoder together),
-decoder (of a finished file, alone, where --decoder-minutes are given), export (one file). Each can
-be cut into several processes with --stop-after: the next one goes on from `state/` in the folder of
-the run. Learning rates follow the share of a stage's time.
+few (the UNet for few steps, a file of its own), decoder (of a finished file, alone), export. The
+last two trainings take place where their minutes are given. Each can be cut into several processes
+with --stop-after: the next one goes on from `state/` in the folder of the run. Learning rates
+follow the share of a stage's time.
 `concepts.json` is read beside the data; nothing is fetched.
 """
 
@@ -22,15 +23,16 @@ from pathlib import Path
 
 import torch
 from bank import focus, make_bank
-from export import export
+from export import export_all
 from presets import MINUTES, PRESETS
 from run import ASSETS, DECODER_FILE, Run
 from sampling import sample
+from stage_few import FEW_FILE, FewStage
 from stage_text import TEXT_FILE, pretrain_text
 from stage_unet import UnetStage
 from stage_vae import VaeStage
 
-STAGES = ["all", "vae", "bank", "text", "unet", "decoder", "export", "sample"]
+STAGES = ["all", "vae", "bank", "text", "unet", "few", "decoder", "export", "sample"]
 
 
 def parse() -> argparse.Namespace:
@@ -49,6 +51,7 @@ def parse() -> argparse.Namespace:
     for stage in ("vae", "text", "unet"):
         add(f"--{stage}-minutes", type=float)
     add("--decoder-minutes", type=float, default=0, help="of a finished file: the decoder alone")
+    add("--few-minutes", type=float, default=0, help="a denoiser for few steps, without guidance")
     add("--start", default="", help="a single file to go on from; its autoencoder is kept")
     add("--concepts", default="", help="a short list of pictures and words to train on")
     add("--focus", default="", help="a file of emoji labels: draw only these")
@@ -100,11 +103,11 @@ def main() -> None:
     options = parse()
     run = Run(options)
     run.log(event="start", options=vars(options), torch=torch.__version__)
-    wanted = set(STAGES[1:7]) if options.stage == "all" else {options.stage}
+    wanted = set(STAGES[1:8]) if options.stage == "all" else {options.stage}
     if "vae" in wanted and not run.start and not done(run, "vae.pt") \
             and not VaeStage(run).train():
         return
-    if wanted & {"bank", "text", "unet"}:
+    if wanted & {"bank", "text", "unet", "few"}:
         bank = make_bank(run)
         bank = focus(bank, run) if options.focus else bank
     learnt = run.load("unet.pt") is not None or done(run, TEXT_FILE)
@@ -112,11 +115,14 @@ def main() -> None:
         return
     if "unet" in wanted and not done(run, "unet.pt") and not UnetStage(run, bank).train():
         return
+    few = "few" in wanted and options.few_minutes and not done(run, FEW_FILE)
+    if few and not FewStage(run, bank).train():
+        return
     alone = "decoder" in wanted and run.start and options.decoder_minutes
     if alone and not done(run, DECODER_FILE) and not VaeStage(run, decoder_alone=True).train():
         return
-    if wanted & {"unet", "export"}:
-        export(run)
+    if wanted & {"unet", "export", "few"}:
+        export_all(run)
     if "sample" in wanted:
         unet, text, bank, _ = run.finished()
         prompts = options.prompts.split("|") if options.prompts else None

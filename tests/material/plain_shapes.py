@@ -29,6 +29,7 @@ class Shapes(Art):
     def __init__(self) -> None:
         self.px, self.labels = 128, list(LABELS)
         self.hues = dict.fromkeys(self.labels, ("red", 0.0))
+        self.paints = dict.fromkeys(self.labels, ("blue", "green"))
 
     def has(self, style: str, label: str) -> bool:
         return True

@@ -67,11 +67,19 @@ def test_a_run_stops_and_goes_on_and_a_finished_file_is_gone_on_from(
     picture = Pipeline.load(file, device="cpu")("a square", steps=2).images[0]
     assert picture.size == (64, 64)
     log = trained(monkeypatch, tmp_path / "b", "--unet-minutes", "0.02", "--start", str(file),
-                  "--decoder-minutes", "0.02")
-    assert {line["stage"] for line in log if "stage" in line} == {"text", "unet", "decoder"}
+                  "--decoder-minutes", "0.02", "--few-minutes", "0.02")
+    assert {line["stage"] for line in log if "stage" in line} == {
+        "text", "unet", "few", "decoder"}
     before, after = load_file(file), load_file(tmp_path / "b" / file.name)
     changed = {name.split(".")[1] for name in after if name.startswith("first_stage_model.")
                and not after[name].equal(before[name])}
     assert changed == {"decoder", "post_quant_conv"}
     config = json.loads((tmp_path / "b" / file.name).with_suffix(".json").read_text())
     assert config["train"]["before"]["preset"] == "smoke"
+    (few,) = [Path(line["file"]) for line in log if "-lcm-" in line.get("file", "")]
+    quick = Pipeline.load(few, device="cpu")
+    assert (quick.config.default_steps, quick.config.default_guidance,
+            quick.config.default_sampler) == (6, 1.0, "lcm")
+    weights = load_file(few)
+    assert {name.split(".")[0] for name in weights if not weights[name].equal(
+        load_file(file.parents[1] / "b" / file.name)[name])} == {"model"}
