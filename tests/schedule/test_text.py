@@ -33,7 +33,8 @@ TILED = ("ContractionSchedule(tile_b=1, tile_y=8, tile_x=16, panels=2, chunk=64,
 @pytest.mark.parametrize("schedule", [
     *(ContractionSchedule(1, 8, 16, 2, 64, 14, 2, weights="bf16", algorithm=algorithm)
       for algorithm in (Direct(), InPlace(), Planar(), Winograd(4, transformed="tile"))),
-    DepthwiseSchedule(7, 2, 14), ReductionSchedule(1, 4), MapSchedule(4, inner=2),
+    DepthwiseSchedule(7, 2, 14), DepthwiseSchedule(7, 2, 7, 3, sliding=True),
+    ReductionSchedule(1, 4), MapSchedule(4, inner=2),
     MomentsSchedule(8, 1), AttentionSchedule(2, 56, 14, dtype="bf16"),
     GroupMap(64, 4), GroupReduction(256, 32, 4, 2, 32), GroupAttention(8, 16, 2, 64),
     GroupContraction(64, 64, 16, 4, 4, pad=0, ahead=True, matrix="16x16x16", subgroup=32),

@@ -114,6 +114,10 @@ unit that multiplies."""
 HELD_TAPS_MAX, HELD_READS = 9, 3
 """The most weights of a depthwise convolution that are kept in registers for several rows of
 pixels, and registers for what is read of the input meanwhile."""
+SLIDING_READS, SLIDING_MOST = 2, 8
+"""The same registers where a window slides; and how many are kept from sums, at most, where there
+is an epilogue, which runs while the sums of other rows are kept: by these no register of any
+epilogue of MobileNets is spilled."""
 WINOGRAD_MAX = 4
 """The largest m of an F(m) for which there are transforms."""
 WINOGRAD_BLOCKS_MIN = 4
@@ -460,35 +464,40 @@ def _depthwise(kernel: Kernel, limits: Limits, precision: str) -> DepthwiseSched
         one = rows * x * many * cycles + TILE_CYCLES
         return one * (-(-tiles // limits.threads) + 0.25)  # as if a thread started late
 
-    high, pixels = _depthwise_block(kernel, limits)
-    tiles = {(-(-even(y, rows) // high) * high, even(vectors, many)) for rows in range(1, y + 1)
+    block = _depthwise_block(kernel, limits)
+    step = 1 if block.sliding else block.rows
+    tiles = {(-(-even(y, rows) // step) * step, even(vectors, many)) for rows in range(1, y + 1)
              for many in range(1, vectors + 1)}
     rows, many = min(sorted(tiles), key=time)
-    return DepthwiseSchedule(rows, many, pixels, high)
+    return replace(block, tile_y=rows, vectors=many)
 
 
-def _depthwise_block(kernel: Kernel, limits: Limits) -> tuple[int, int]:
-    """(rows, pixels of each) that are kept in registers: where all reads are instructions of their
-    own, those that read the fewest vectors; else a row, whose multiply-adds read by themselves."""
+def _depthwise_block(kernel: Kernel, limits: Limits) -> DepthwiseSchedule:
+    """What is kept in registers, for a tile of all rows: where all reads are instructions of their
+    own, what reads the fewest vectors; else a row, whose multiply-adds read by themselves."""
     _, total, _ = kernel.stages
     _, (_, y), (_, x), _ = total.axes
     taps = math.prod(extent for _, extent in total.reduced)
-    whole = 1, even(x, max(1, limits.vectors - 10))
     if not limits.by_lane or kernel.form != "depthwise" or taps > HELD_TAPS_MAX:
-        return whole
+        return DepthwiseSchedule(y, 1, even(x, max(1, limits.vectors - 10)))
     _, down, right, _ = affine(next(loads(total.value)))
     reach_y, reach_x = (index.coefficient(axis) * (extent - 1) + 1 for index, (axis, extent) in zip(
         (down, right), total.reduced, strict=True))
+    step, free = down.coefficient("y"), limits.vectors - taps
 
-    def read(block: tuple[int, int]) -> int:
-        rows, pixels = block
-        groups, runs = -(-y // rows), -(-x // pixels)
+    def read(block: DepthwiseSchedule) -> int:
+        groups, runs = 1 if block.sliding else -(-y // block.rows), -(-x // block.pixels)
         across = (x - runs) * right.coefficient("x") + runs * reach_x
-        return (((y - groups) * down.coefficient("y") + groups * reach_y) * across
-                + groups * runs * taps)
+        return ((y - groups) * step + groups * reach_y) * across + groups * runs * taps
 
-    sums = limits.vectors - taps - HELD_READS
-    return min(((rows, even(x, sums // rows)) for rows in range(1, min(y, sums) + 1)), key=read)
+    sums, seen = free - HELD_READS, (reach_y - 1) // step + 1
+    blocks = [DepthwiseSchedule(rows, 1, even(x, sums // rows), rows)
+              for rows in range(1, min(y, sums) + 1)]
+    behind = registers(kernel, limits)
+    sums = free - (SLIDING_READS if behind == 1 else min(SLIDING_READS + behind, SLIDING_MOST))
+    if step <= reach_y and seen <= sums:
+        blocks.append(DepthwiseSchedule(y, 1, even(x, sums // seen), seen, sliding=True))
+    return min(blocks, key=read)
 
 
 def _reduction(kernel: Kernel, limits: Limits, precision: str) -> ReductionSchedule:

@@ -262,13 +262,15 @@ class DepthwiseSchedule:
     """A tile of work is `tile_y` rows of pixels times `vectors` vectors of channels.
 
     Up to `pixels` pixels of `rows` neighbouring rows of one vector of channels are kept in
-    registers.
+    registers. They are written together; or, with `sliding`, as a window goes down the image, so
+    that `rows` are those that see a row of the input.
     """
 
     tile_y: int
     vectors: int
     pixels: int
     rows: int = 1
+    sliding: bool = False
 
     def check(self, limits: Limits) -> None:
         """Raise IllegalSchedule if a CPU of `limits` cannot run it."""
@@ -276,7 +278,7 @@ class DepthwiseSchedule:
         if pixels + 2 > limits.vectors:
             raise IllegalSchedule(f"{pixels} pixels need {pixels + 2} vector registers, there are "
                                   f"{limits.vectors}")
-        if self.tile_y % self.rows:
+        if self.tile_y % self.rows and not self.sliding:
             raise IllegalSchedule(f"tiles of {self.tile_y} rows do not go by {self.rows} rows")
 
 

@@ -271,6 +271,8 @@ def _depthwises(kernel: Kernel, limits: Limits,
     for rows, many, (high, run) in product(_parts(y), _parts(max(1, o // limits.lanes)),
                                            sorted(blocks)):
         yield DepthwiseSchedule(-(-rows // high) * high, many, run, high)
+        if first.sliding and high == first.rows:
+            yield DepthwiseSchedule(rows, many, run, high, sliding=True)
 
 
 def _reductions(kernel: Kernel, limits: Limits,

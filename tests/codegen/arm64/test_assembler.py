@@ -83,6 +83,17 @@ def test_pairs_of_bf16() -> None:
                                   "zip1 v1.8h, v0.8h, v1.8h"]
 
 
+def test_codes_of_words_take_no_conversion() -> None:
+    asm = functioning()
+    words = asm.load(Address(asm.arguments[0]))
+    for i, code in enumerate(asm.codes(words, 8, True)):
+        asm.store(Address(asm.arguments[1], 16 * i), code)
+    names = [line.split()[0] for line in listing(asm)]
+    assert {"bit", "tbx", "usra", "fsub", "eor"} < set(names) and "scvtf" not in names
+    assert names.count("adr") == 1 and names.count("eor") == 1 and names.count("fsub") == 4
+    assert names.count("st1") == 1 and names.count("str") + names.count("stur") == 3
+
+
 @pytest.mark.parametrize("name", [n for n, o in VOCABULARY.items() if not o.least
                                   and o.use[-1:] == "r" and n not in GENERAL
                                   and n not in NUMBERED and n not in STORES

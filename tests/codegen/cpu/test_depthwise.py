@@ -97,6 +97,19 @@ DEPTHWISE = st.builds(
     behind=st.sampled_from(["", "relu6", "residual", "turned", "tokens"]))
 
 
+def sliding(case: Case, tile_y: int, vectors: int, pixels: int, name: str) -> DepthwiseSchedule:
+    """A schedule by which windows slide, of pixels for which there are registers."""
+    rows = (case.window[0] - 1) * case.dilations[0] // case.strides[0] + 1
+    most = max(1, (level(name).vectors - 2) // rows)
+    return DepthwiseSchedule(tile_y, vectors, min(pixels, most), rows, sliding=True)
+
+
+def slides(case: Case, name: str) -> bool:
+    """Whether windows can slide: where factors are taken by lane, and no row is stepped over."""
+    reach = (case.window[0] - 1) * case.dilations[0]
+    return level(name).by_lane and case.strides[0] <= reach + 1
+
+
 def _fitting(case: Case) -> Case:
     """The case with pads large enough for its window."""
     reach = [d * (k - 1) for d, k in zip(case.dilations, case.window, strict=True)]
@@ -106,11 +119,14 @@ def _fitting(case: Case) -> Case:
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(DEPTHWISE.map(_fitting), st.sampled_from(LEVELS), st.integers(1, 5), st.integers(1, 5),
-       st.integers(1, 12), st.integers(1, 4), st.sampled_from(["f32", "bf16"]))
+       st.integers(1, 12), st.integers(1, 4), st.booleans(), st.sampled_from(["f32", "bf16"]))
 def test_random_depthwise_under_any_schedule(case: Case, name: str, tiles_y: int, vectors: int,
-                                             pixels: int, rows: int, precision: str) -> None:
+                                             pixels: int, rows: int, down: bool,
+                                             precision: str) -> None:
     note(f"{name} {precision}\n{case.graph()}")
     schedule = DepthwiseSchedule(rows * tiles_y, vectors, -(-pixels // rows), rows)
+    if down and slides(case, name):
+        schedule = sliding(case, tiles_y, vectors, pixels, name)
     runner = check_graph(case.graph(), name, precision, pick=lambda kernel, *rest: (
         schedule if kernel.form == "depthwise" else choose(kernel, *rest)))
     assert schedule in runner.schedules
@@ -147,11 +163,13 @@ def test_what_lies_outside_of_the_image_counts_as_zero() -> None:
 def test_rows_that_are_computed_together_change_no_byte(case: Case, name: str) -> None:
     found = partition(case.graph())
     w = np.full((case.channels, 1, *case.window), -1.0, np.float32)
+    schedules = [DepthwiseSchedule(2 * rows, 1, 3, rows) for rows in (1, 2, 3, 4)]
+    if slides(case, name):
+        schedules += [sliding(case, tile_y, 1, 3, name) for tile_y in (1, 4, 9)]
     bits = []
-    for rows in (1, 2, 3, 4):
-        runner = PieceRunner({"w": w}, name, pick=lambda kernel, *rest, rows=rows: (
-            DepthwiseSchedule(2 * rows, 1, 3, rows) if kernel.form == "depthwise"
-            else choose(kernel, *rest)))
+    for schedule in schedules:
+        runner = PieceRunner({"w": w}, name, pick=lambda kernel, *rest, schedule=schedule: (
+            schedule if kernel.form == "depthwise" else choose(kernel, *rest)))
         x = runner.array(found.inputs["x"])
         x[...] = np.random.default_rng(0).integers(-1, 2, x.shape)  # products that are -0, too
         for region in found.regions:
@@ -186,18 +204,25 @@ def test_impossible_schedules_are_refused() -> None:
         lower(kernel, DepthwiseSchedule(4, 1, most, 4), here)
     with pytest.raises(IllegalSchedule, match="tiles of 3 rows do not go by 2 rows"):
         lower(kernel, DepthwiseSchedule(3, 1, 2, 2), here)
+    with pytest.raises(IllegalSchedule, match="windows do not slide over 3 rows of pixels"):
+        lower(kernel, DepthwiseSchedule(3, 1, 2, 3, sliding=True), level("avx2"))
+    with pytest.raises(IllegalSchedule, match="over 2 rows of pixels: .* these over 3"):
+        lower(kernel, DepthwiseSchedule(3, 1, 2, 2, sliding=True), level("neon"))
 
 
 @pytest.mark.parametrize("case, expected", [
-    (Case(192, 28, 28), (4, 5)), (Case(64, 7, 7), (4, 4)),
-    (Case(64, 56, 56, strides=(2, 2)), (4, 5)),
-    (Case(8, 28, 28, (5, 5), pads=(2, 2, 2, 2)), (1, 14)), (Case(8, 1, 40, (1, 9)), (1, 17)),
+    (Case(192, 28, 28), (3, 7, True)), (Case(64, 7, 7), (3, 7, True)),
+    (Case(64, 56, 56, strides=(2, 2)), (2, 10, True)), (Case(8, 1, 40, (1, 9)), (1, 17, True)),
+    (Case(64, 9, 9, strides=(4, 4)), (1, 3, False)),
+    (Case(8, 28, 28, (5, 5), pads=(2, 2, 2, 2)), (1, 14, False)),
 ], ids=str)
 def test_rows_share_what_they_read_where_reads_are_instructions(case: Case, expected) -> None:
     kernel = partition(case.graph()).regions[-1].kernel
     found = choose(kernel, limits(level("neon")))
-    assert (found.rows, found.pixels) == expected and found.tile_y % found.rows == 0
-    assert choose(kernel, limits(level("avx2"))).rows == 1
+    assert (found.rows, found.pixels, found.sliding) == expected
+    assert found.sliding or found.tile_y % found.rows == 0
+    other = choose(kernel, limits(level("avx2")))
+    assert (other.rows, other.sliding) == (1, False)
 
 
 @pytest.mark.parametrize("name", LEVELS)

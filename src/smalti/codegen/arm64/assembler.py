@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 
 from smalti.codegen.arm64.encoder import STACK, encode
 from smalti.codegen.arm64.forms import FLOATS, form
@@ -31,6 +32,10 @@ PAGE_BYTES = 1 << 12
 """Numbers that instructions add have 12 bits, or these and 12 zeros below them."""
 NEAR_BYTES = 256
 """Offsets that are not multiples of what is moved have 9 bits, with a sign."""
+BYTE_BITS, NO_BYTE = 8, 0xFF
+"""Bits of a byte; and the number of a byte that no table has, for which `tbx` changes nothing."""
+EVERY_BIT, ABOVE = (1 << 32) - 1, 2.0 ** 23
+"""All bits of a word; and the number whose f32 has whole numbers below it in its lowest bits."""
 WORD_BITS = 16
 """A number comes into a general register by so many bits an instruction."""
 
@@ -78,6 +83,7 @@ class Arm64Assembler(Assembler):
     def __init__(self, level: FeatureLevel, name: str) -> None:
         super().__init__(level, name)
         self._bases: dict[tuple[Register, Register | None, int], Register] = {}
+        self._tables: dict[bytes, Register] = {}
 
     # ------------------------------------------------------------------ emitting
 
@@ -148,7 +154,8 @@ class Arm64Assembler(Assembler):
 
         A vector is loaded by `ldur` where that holds the offset: on Neoverse N1, `ldr` takes a
         place among integer instructions besides (its Software Optimization Guide, 3.21); on others
-        both are alike.
+        both are alike. Without an offset it is stored by `st1`, which LLVM's model of the N1 takes
+        for two micro-operations, one of them of a unit that multiplies, and `str` for four.
         """
         if address.pool and name == "ldr" and size in "qdsx":
             self.emit(f"ldr.{size}.literal", register, address)
@@ -156,6 +163,8 @@ class Arm64Assembler(Assembler):
         base, offset, index = self._parts(address, SIZES[size])
         if index is not None:
             self.emit(f"{name}.{size}.register", register, base, index)
+        elif name == "str" and size == "q" and offset == 0:
+            self.emit("st1.4s", register, base)
         else:
             vector = name == "ldr" and size in "qds"
             near = offset < NEAR_BYTES if vector else offset < 0 or offset % SIZES[size]
@@ -441,6 +450,43 @@ class Arm64Assembler(Assembler):
     def pair(self, order: Register | None, low: Register, high: Register) -> Register:
         """The bf16 of the lanes of two vectors, those of one lane side by side."""
         return self.made("zip1.8h", self.made("bfcvtn.4h", low), self.made("bfcvtn.4h", high))
+
+    def codes(self, words: Register, bits: int, signed: bool) -> Iterator[Register]:
+        """The codes of each word as f32, one of each lane after the other. `scvtf` takes one of the
+        two units of an N1 that multiply for two clocks, and shifts the other one: here a byte goes
+        into the lowest bits of 2^23, from which that is subtracted again, by `tbx` only where it
+        moves, as that takes two of the four units of a V1 for a clock."""
+        bias = 1 << bits - 1 if signed else 0
+        flips = bias * (EVERY_BIT // ((1 << bits) - 1))
+        flip, low, start, back, last, *orders = self._side_by_side(
+            struct.pack("<I", flips) * 4, b"\x0f" * VECTOR_BYTES, struct.pack("<f", ABOVE) * 4,
+            struct.pack("<f", ABOVE + bias) * 4, struct.pack("<I", 0xFF) * 4,
+            *(bytes(4 * lane + byte if n == 0 else NO_BYTE for lane in range(4) for n in range(4))
+              for byte in (1, 2)))
+        if bias:
+            words = self.result("xor", words, flip)
+        parts = [words]
+        if bits < BYTE_BITS:
+            parts = [self.result("and", words, low), self.made("ushr.16b", words, bits)]
+        for byte, part in product(range(4), parts):
+            value = self.load(start)
+            if byte == 0:
+                self.emit("bit.16b", value, part, self._held(last))
+            elif byte == 3:
+                self.emit("usra.4s", value, part, 3 * BYTE_BITS)
+            else:
+                self.emit("tbx.16b", value, part, self._held(orders[byte - 1]))
+            yield self.result("sub", value, back)
+
+    def _side_by_side(self, *vectors: bytes) -> list[Address]:
+        """Constants at offsets from a register that is set once. A load from there is one
+        micro-operation, and one from an address beside the code two on a Neoverse V2."""
+        data = b"".join(vectors)
+        if data not in self._tables:
+            with self.once():
+                self._tables[data] = self.general()
+                self.emit("adr", self._tables[data], self.pooled(data))
+        return [Address(self._tables[data], VECTOR_BYTES * i) for i in range(len(vectors))]
 
     # ------------------------------------------------------------------ across lanes, by lanes
 

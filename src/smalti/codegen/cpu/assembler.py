@@ -25,6 +25,7 @@ from smalti.codegen.cpu.instructions import InstructionRow
 from smalti.codegen.cpu.operands import Address, CodeLine, Label, Operand, Register
 from smalti.codegen.cpu.registers import RegisterFile, allocate
 from smalti.errors import VerificationError
+from smalti.graph.quantised import WORD_BITS
 
 Condition = Literal["equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
                     "not_greater_equal", "unordered"]
@@ -337,6 +338,14 @@ class Assembler(ABC):
     def pair(self, order: Register | None, low: Register, high: Register) -> Register:
         """The bf16 of the lanes of two vectors, those of one lane side by side, where the level has
         `pairs`."""
+
+    def codes(self, words: Register, bits: int, signed: bool) -> Iterator[Register]:
+        """The codes of `bits` bits of each word, lowest first, as f32, in new registers; they are
+        made when they are asked for."""
+        shift = "shift_right_signed_int" if signed else "shift_right_int"
+        for above in range(WORD_BITS - bits, -1, -bits):
+            value = self.result("shift_left_int", words, above) if above else words
+            yield self.result("from_int", self.result(shift, value, WORD_BITS - bits))
 
     # ------------------------------------------------------------------ across lanes, by lanes
 

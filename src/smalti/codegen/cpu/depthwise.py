@@ -10,7 +10,10 @@ sums or takes maxima of what it reads. The input is read where it is: rows outsi
 over, and runs at the left and right border leave out the products that read beyond.
 
 Rows of pixels that are computed together share what they read: 4 x 5 pixels read 2.1 vectors each
-for a window of 3 x 3, 14 of a row 3.4. Where products take factors by lane (AArch64), sums begin
+for a window of 3 x 3, 14 of a row 3.4. Where a schedule is `sliding`, the loop over rows is the
+innermost: a run goes down the image, each row of the input is read once for all rows of pixels that
+see it, and what they hold takes turns: 7 pixels read 1.3 vectors each, and weights are loaded once
+for all rows. Where products take factors by lane (AArch64), sums begin
 with the product at the first row and column of the window, where that row exists: to make them zero
 would take a unit that multiplies. All other sums begin with zero, whatever the schedule is.
 """
@@ -102,6 +105,14 @@ class _DepthwiseLowering:
                                    "f32") if weighted else None
         self.maximum = total.reducer == "max"
         self.begins = weighted and level.by_lane
+        self.reach = (self.r - 1) * self.dilation_y
+        self.open = self.reach // self.stride_y + 1
+        """How many rows of pixels see a row of the input, at most."""
+        if schedule.sliding and not (self.begins and schedule.rows == self.open
+                                     and self.stride_y <= self.reach + 1):
+            raise IllegalSchedule(f"windows do not slide over {schedule.rows} rows of pixels: on "
+                                  f"AArch64 those with weights and without gaps do, these over "
+                                  f"{self.open}")
         self.asm = level.assembler(kernel.form)
         if not isinstance(read, Load) or self.o > 1 and access(kernel, read).stride("c") != 1:
             raise IllegalSchedule(f"the input of a {kernel.form} kernel is stored, its channels "
@@ -152,7 +163,8 @@ class _DepthwiseLowering:
         source = stream_of(asm, access(kernel, self.read), self.pointers,
                            {"b": b, "y": row, "c": channel})
         down, right = source.stride("y"), source.stride("x")
-        source = replace(source, strides={"y": down * self.stride_y, "x": right * self.stride_x})
+        source = replace(source, strides={"y": down * self.stride_y, "x": right * self.stride_x,
+                                          "o": source.stride("c")})
         self.down, self.right = down, right
         origins = {"b": b, "y": y, "o": channel}
         behind = {load: stream_of(asm, access(kernel, load), self.pointers, origins)
@@ -165,7 +177,10 @@ class _DepthwiseLowering:
             weights = asm.offset(self.pointers["weight"], vector, self.packed.panel_bytes)
         asm.advance(row, self.guards.get("y", (0, 0))[0])
         count = count_left(asm, y, self.schedule.tile_y, self.y)
-        if self.schedule.rows == 1:
+        if self.schedule.sliding:
+            assert weights is not None, kernel
+            self._slide(count, results, row, weights, vectors, lanes)
+        elif self.schedule.rows == 1:
             with results.walk("y", count) as line:
                 self._rows(1, line, row, weights, vectors, lanes)
                 asm.advance(row, self.stride_y)
@@ -198,13 +213,31 @@ class _DepthwiseLowering:
             self._rows(left, here, row, weights, vectors, lanes)
         asm.place(end)
 
+    def _slide(self, count: int | Register, results: RegisterResults, row: Register,
+               weights: Register, vectors: int | Register, lanes: int | None) -> None:
+        """Emit the rows of a tile, run by run of pixels and vector by vector of channels, each of
+        which goes down all rows."""
+        asm, here = self.asm, results.own("x")
+        for run in self._runs():
+            with asm.loop(run.count):
+                at, channels = asm.copy(weights), here.own("o")
+                with asm.loop(vectors):
+                    _Slide(self, run, channels.own("y"), asm.copy(row), at, lanes).emit(count)
+                    asm.advance(at, self.packed.panel_bytes)
+                    channels.advance("o", self.level.lanes)
+                here.advance("x", run.size)
+
+    def _runs(self) -> list[Run]:
+        """The runs of pixels of a row."""
+        first, extent = self.guards.get("x", (0, 1 << 31))
+        return runs(self.x, self.schedule.pixels, self.stride_x, self.dilation_x, self.s, first,
+                    extent)
+
     def _rows(self, rows: int, line: RegisterResults, row: Register, weights: Register | None,
               vectors: int | Register, lanes: int | None) -> None:
         """Emit `rows` rows of pixels, run by run."""
-        first, extent = self.guards.get("x", (0, 1 << 31))
         here = line.own("x")
-        for run in runs(self.x, self.schedule.pixels, self.stride_x, self.dilation_x, self.s,
-                        first, extent):
+        for run in self._runs():
             with self.asm.loop(run.count):
                 self._run(rows, run, here, row, weights, vectors, lanes)
                 here.advance("x", run.size)
@@ -216,26 +249,26 @@ class _DepthwiseLowering:
         asm = self.asm
         at, position = weights and asm.copy(weights), asm.immediate(0)
         with asm.loop(vectors):
-            sums = [self._start(run.size) for _ in range(rows)]
+            sums = [self.start(run.size) for _ in range(rows)]
             taps: Taps = {}
             if at is not None and rows > 1:
-                taps = self._taps(at, product(range(self.r), range(self.s)))
+                taps = self.taps(at, product(range(self.r), range(self.s)))
             reads: dict[int, list[tuple[int, int]]] = {}
             for r, i in product(range(self.r), range(rows)):
                 reads.setdefault(i * self.stride_y + r * self.dilation_y, []).append((i, r))
             for down in sorted(reads):
                 beyond = self._missing(down, row, self.y - rows)
-                self._row_read(run, down, reads[down], here.sources[self.read], at, taps, position,
+                self.row_read(run, down, reads[down], here.sources[self.read], at, taps, position,
                                sums, lanes)
                 if beyond is not None:
-                    self._skipped(beyond, [sums[i] for i, r in reads[down] if r == 0])
+                    self.skipped(beyond, [sums[i] for i, r in reads[down] if r == 0])
             for i in range(rows):
                 here.write(sums[i], position, lanes, ("y", i))
             if at is not None:
                 asm.advance(at, self.packed.panel_bytes)
             asm.advance(position, self.level.lanes)
 
-    def _start(self, size: int) -> list[list[Register]]:
+    def start(self, size: int) -> list[list[Register]]:
         """New sums of `size` pixels: zero, or the least number for a maximum. Where sums begin with
         their first product, no instruction is needed to make them zero."""
         asm = self.asm
@@ -243,7 +276,7 @@ class _DepthwiseLowering:
             return [[asm.load_constant(float("-inf"))] for _ in range(size)]
         return [asm.vectors(1) for _ in range(size)] if self.begins else zero_sums(asm, size, 1)
 
-    def _taps(self, weights: Register, places: Iterable[tuple[int, int]]) -> Taps:
+    def taps(self, weights: Register, places: Iterable[tuple[int, int]]) -> Taps:
         """The weights at these places of the window."""
         return {(r, s): self.asm.load(Address(weights, (r * self.s + s) * self.level.bytes))
                 for r, s in places}
@@ -260,7 +293,7 @@ class _DepthwiseLowering:
         asm.jump("above_equal", beyond)
         return beyond
 
-    def _skipped(self, beyond: Label, starts: list[list[list[Register]]]) -> None:
+    def skipped(self, beyond: Label, starts: list[list[list[Register]]]) -> None:
         """Place the label of a row that does not exist; sums that would begin there are zero."""
         asm, end = self.asm, self.asm.label()
         if not starts or not self.begins:
@@ -272,8 +305,8 @@ class _DepthwiseLowering:
             asm.clear(register)
         asm.place(end)
 
-    def _row_read(self, run: Run, down: int, uses: list[tuple[int, int]], source: AccessStream,
-                  weights: Register | None, taps: Taps, position: Register,
+    def row_read(self, run: Run, down: int, uses: list[tuple[int, int]], source: AccessStream,
+                  weights: Register | None, taps: Taps, position: Register | None,
                   sums: list[list[list[Register]]], lanes: int | None) -> None:
         """Add the products with a row of the input to all sums that see it.
 
@@ -284,11 +317,11 @@ class _DepthwiseLowering:
                   if (p, s) not in run.outside]
         if weights is not None and not taps:
             seen = sorted({s for s, _ in inside})
-            taps = self._taps(weights, [(r, s) for _, r in uses for s in seen])
+            taps = self.taps(weights, [(r, s) for _, r in uses for s in seen])
         self._add_row(inside, down, uses, source, taps, position, sums, lanes)
 
     def _add_row(self, inside: list[tuple[int, int]], down: int, uses: list[tuple[int, int]],
-                 source: AccessStream, taps: Taps, position: Register,
+                 source: AccessStream, taps: Taps, position: Register | None,
                  sums: list[list[list[Register]]], lanes: int | None) -> None:
         """Add the products of the pairs (s, pixel) in `inside`, or what is read itself.
 
@@ -328,3 +361,106 @@ class _DepthwiseLowering:
         for (total,) in (pixel for i, _ in uses for pixel in sums[i]):
             if total not in begun:
                 asm.clear(total)
+
+
+class _Slide:
+    """Emits a run of pixels of one vector of channels, from the first row of a tile down.
+
+    Row t of the input, counted from the first that the tile sees, is row r of the window of the row
+    of pixels o where t = o * stride + r * dilation. The rows of pixels that are open at a time have
+    sums; when one is written, its sums are those of the next that begins.
+    """
+
+    def __init__(self, lowering: _DepthwiseLowering, run: Run, line: RegisterResults, row: Register,
+                 weights: Register, lanes: int | None) -> None:
+        self.of, self.run, self.row, self.lanes = lowering, run, row, lanes
+        self.asm = asm = lowering.asm
+        self.source, self.line = line.sources[lowering.read], replace(line, sources={})
+        self.taps = lowering.taps(weights, product(range(lowering.r), range(lowering.s)))
+        self.sums = [lowering.start(run.size) for _ in range(lowering.open)]
+        self.steps = [(stream.base, stream.stride("y") - run.size * stream.stride("x"))
+                      for stream in (*self.line.loads.values(), self.line.out)]
+        self.held = {amount: asm.immediate(amount)
+                     for amount in (lowering.down, *(amount for _, amount in self.steps))}
+        self.behind = 0
+        """How many rows `row` is behind the one that is read next."""
+
+    def emit(self, count: int | Register) -> None:
+        """Emit `count` rows of pixels. Those whose windows may end below the image come last, by
+        themselves, so that the loop asks for none."""
+        asm, of = self.asm, self.of
+        first, extent = of.guards.get("y", (0, 1 << 31))
+        above = of.reach - of.stride_y + 1
+        for t in range(above):
+            self._read(t, not 0 <= t + first < extent - (of.y - 1) * of.stride_y)
+        below = sum(y * of.stride_y + of.reach + first >= extent for y in range(of.y))
+        checked = below > 1 or above + first < 0
+        last = 0 if checked else below
+        self._counted()
+        if isinstance(count, int):
+            turns, left = divmod(count - last, of.open)
+            self._turns(turns, checked)
+            for o in range(left + last):
+                self._pixels(o, True)
+            return
+        most = asm.copy(count)
+        asm.advance(most, -last)
+        whole, rest = asm.divide(most, of.open)
+        few, end = asm.label(), asm.label()
+        asm.op("compare_immediate", whole, 0)
+        asm.jump("equal", few)
+        self._turns(whole, checked)
+        asm.place(few)
+        for o in range(of.open - 1 + last):
+            if o >= last:
+                asm.op("compare_immediate", rest, o - last)
+                asm.jump("equal", end)
+            self._pixels(o, True)
+        asm.place(end)
+
+    def _turns(self, turns: int | Register, checked: bool) -> None:
+        """Emit a loop whose turns are as many rows of pixels as are open at a time."""
+        if turns == 0:
+            return
+        with self.asm.loop(turns):
+            for o in range(self.of.open):
+                self._pixels(o, checked)
+            self._counted()
+
+    def _pixels(self, o: int, checked: bool) -> None:
+        """Emit what row of pixels `o` reads and none before it has read, and write it."""
+        asm, of = self.asm, self.of
+        last = o * of.stride_y + of.reach
+        for t in range(last - of.stride_y + 1, last + 1):
+            self._read(t, checked)
+        self.line.write(self.sums[o % of.open], None, self.lanes, stepping=True)
+        for base, amount in self.steps:
+            asm.op("iadd", base, self.held[amount])
+
+    def _read(self, t: int, checked: bool) -> None:
+        """Emit the products with row t of the input; where `checked`, only if it exists."""
+        asm, of = self.asm, self.of
+        places = [(t - r * of.dilation_y, r) for r in range(of.r)]
+        uses = [(at // of.stride_y % of.open, r) for at, r in places
+                if at >= 0 and at % of.stride_y == 0]
+        if uses:
+            beyond = self._beyond() if checked else None
+            of.row_read(self.run, 0, uses, self.source, None, self.taps, None, self.sums,
+                        self.lanes)
+            if beyond is not None:
+                of.skipped(beyond, [self.sums[i] for i, r in uses if r == 0])
+        asm.op("iadd", self.source.base, self.held[of.down])
+        self.behind += 1
+
+    def _beyond(self) -> Label:
+        """Emit a jump to a new label if the next row of the input does not exist."""
+        asm, beyond = self.asm, self.asm.label()
+        self._counted()
+        asm.op("compare_immediate", self.row, self.of.guards.get("y", (0, 1 << 31))[1])
+        asm.jump("above_equal", beyond)
+        return beyond
+
+    def _counted(self) -> None:
+        """Let `row` be the one that is read next."""
+        self.asm.advance(self.row, self.behind)
+        self.behind = 0

@@ -21,7 +21,7 @@ factor (AArch64): four neighbouring factors are loaded at once, along k or along
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -136,9 +136,9 @@ class Spread:
         self.apart = shape.factors in ("words", "quads") and asm.level.integers == "words"
         self.ones = word_ones(asm) if self.apart and shape.factors == "quads" else None
 
-    def add(self, k: int, panel: Sequence[Register], sums: Sequence[Sequence[Register]]) -> None:
+    def add(self, k: int, panel: Iterable[Register], sums: Sequence[Sequence[Register]]) -> None:
         """Add the products of step `k` of a turn to the sums; `panel` is that of `b`."""
-        shape = self.shape
+        shape, panel = self.shape, list(panel)
         for row in range(shape.rows):
             at = Address(self.here, row * shape.row_bytes + k * shape.step_bytes)
             factor = self.asm.result(self.spread, at)
@@ -190,15 +190,16 @@ class ByLane:
         asm.advance(self.places[row], offset)
         self.pointers.append(self.places[row])
 
-    def add(self, k: int, panel: Sequence[Register], sums: Sequence[Sequence[Register]]) -> None:
-        """Add the products of step `k` of a turn to the sums; `panel` is that of `b`."""
-        asm, shape = self.asm, self.shape
+    def add(self, k: int, panel: Iterable[Register], sums: Sequence[Sequence[Register]]) -> None:
+        """Add the products of step `k` of a turn to the sums; `panel` is that of `b`. Each vector
+        of it is asked for when the one before is done with, so that few are there at a time."""
+        asm = self.asm
         self._load(k)
-        for row in range(shape.rows):
-            factor, lane = ((self.held[row // LANE_FACTORS], row % LANE_FACTORS) if self.by_row
-                            else (self.held[row], k % LANE_FACTORS if self.by_step else 0))
-            for v in range(shape.vectors):
-                asm.op(self.product, sums[row][v], panel[v], factor, lane)
+        for v, vector in enumerate(panel):
+            for row, of_row in enumerate(sums):
+                factor, lane = ((self.held[row // LANE_FACTORS], row % LANE_FACTORS) if self.by_row
+                                else (self.held[row], k % LANE_FACTORS if self.by_step else 0))
+                asm.op(self.product, of_row[v], vector, factor, lane)
 
     def _load(self, k: int) -> None:
         """Load what step `k` needs and none before it has loaded."""
@@ -313,8 +314,8 @@ def _groups(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduct
             made = [factors(asm, form, asm.load(Address(b, v * size)), heads[v], pairs=pairs)
                     for v in range(shape.vectors)]
             ask(asm, b, line)
-            for k, panel in enumerate(zip(*made)):
-                here.add(k, panel, sums)
+            for k in range(steps):
+                here.add(k, (next(factor) for factor in made), sums)
             asm.advance(b, line)
             here.advance(steps * shape.step_bytes)
 

@@ -82,20 +82,26 @@ class RegisterResults:
             inner.advance(axis, steps)
 
     def write(self, sums: Sequence[Sequence[Register]], index: Register | None = None,
-              lanes: int | None = None, behind: tuple[str, int] = ("", 0)) -> None:
+              lanes: int | None = None, behind: tuple[str, int] = ("", 0),
+              stepping: bool = False) -> None:
         """Results for sums[row][vector]; `lanes` of the last vector where it is not whole.
 
         `index` is added to every place, in elements along the lanes, and what is `behind`: an axis
-        and steps along it.
+        and steps along it. With `stepping` each row of a single vector is written where the streams
+        are, which move on to the next one: an address without an offset is the cheapest to store to
+        on AArch64.
         """
         asm = self.asm
         for v in range(len(sums[0])):
             here = lanes if v == len(sums[0]) - 1 else None
             fixed: dict[Load, Register] = {}
             for row, registers in enumerate(sums):
-                operand = partial(self._operand, total=registers[v], fixed=fixed, row=row, v=v,
+                at = 0 if stepping else row
+                operand = partial(self._operand, total=registers[v], fixed=fixed, row=at, v=v,
                                   index=index, lanes=here, behind=behind)
-                self._store(row, v, evaluate(asm, self.value, operand, {}), index, here, behind)
+                self._store(at, v, evaluate(asm, self.value, operand, {}), index, here, behind)
+                if stepping:
+                    self.advance(self.row)
 
     def _place(self, stream: AccessStream, row: int, v: int, behind: tuple[str, int]) -> int:
         """Bytes from a stream's pointer to vector `v` of a row."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from smalti.codegen.cpu import elements
 from smalti.codegen.cpu.assembler import Assembler
 from smalti.codegen.cpu.operands import Address, Register
-from smalti.graph.quantised import WORD_BITS, Format
+from smalti.graph.quantised import Format
 
 LINE_BYTES = 64
 """Bytes of a cache line, on every x86 CPU so far."""
@@ -74,7 +74,8 @@ def factors(asm: Assembler, form: Format, words: Register, heads: Sequence[Regis
             pairs: bool) -> Iterator[Register]:
     """The weights of a vector of words, one code of each after the other, as `unpack` writes them;
     they are made when they are asked for."""
-    values = (_weight(asm, form, words, k, heads) for k in range(form.codes))
+    values = (_weight(asm, form, code, heads)
+              for code in asm.codes(words, form.bits, not form.minimum))
     return (_pair(asm, low, high) for low, high in zip(values, values)) if pairs else values
 
 
@@ -83,10 +84,9 @@ def registers(form: Format, vectors: int) -> int:
     return vectors * (form.heads + 1) + 3
 
 
-def _weight(asm: Assembler, form: Format, words: Register, k: int,
-            heads: Sequence[Register]) -> Register:
-    """Weight `k` of each word."""
-    value = asm.result("mul", _code(asm, form, words, k), heads[0])
+def _weight(asm: Assembler, form: Format, code: Register, heads: Sequence[Register]) -> Register:
+    """The weight that a code stands for."""
+    value = asm.result("mul", code, heads[0])
     return asm.result("add", value, heads[1]) if form.minimum else value
 
 
@@ -94,11 +94,3 @@ def _pair(asm: Assembler, low: Register, high: Register) -> Register:
     """Two vectors as bf16, side by side in each lane."""
     above = asm.result("shift_left_int", elements.rounded(asm, high), 16)
     return asm.result("or", elements.rounded(asm, low), above)
-
-
-def _code(asm: Assembler, form: Format, words: Register, k: int) -> Register:
-    """Code `k` of each word as f32."""
-    above = WORD_BITS - form.bits * (k + 1)
-    value = asm.result("shift_left_int", words, above) if above else words
-    shift = "shift_right_int" if form.minimum else "shift_right_signed_int"
-    return asm.result("from_int", asm.result(shift, value, WORD_BITS - form.bits))
