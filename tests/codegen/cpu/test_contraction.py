@@ -12,11 +12,12 @@ from native_regions import LEVELS, PieceRunner, arrays_for, check_graph, run_reg
 
 from smalti.codegen.cpu.lower import limits, lower
 from smalti.codegen.levels import level
+from smalti.compiler.targets import TARGETS
 from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.schedule import ContractionSchedule, Limits, choose
-from smalti.schedule.schedule import Planar, Winograd
+from smalti.schedule.schedule import Direct, Planar, Winograd
 
 EXAMPLES = 40
 PRECISIONS = [(name, precision) for name in LEVELS for precision in ("f32", "bf16")]
@@ -49,6 +50,19 @@ def test_random_convolution(case: Conv, at: tuple[str, str]) -> None:
     graph = case.graph()
     note(f"{at}\n{graph}")
     check_graph(graph, *at)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("rows, asks", [(1, False), (77, True), (128, True), (200, True)])
+def test_panels_are_asked_for_ahead_by_pixels_not_by_runs(rows: int, asks: bool,
+                                                          name: str) -> None:
+    """Whatever the rows of a micro-kernel: what a panel waits for is memory."""
+    at = level(name)
+    kernel = partition(linear((rows,), 640, 640)).regions[-1].kernel
+    schedule = replace(choose(kernel, limits(at)), algorithm=Direct())
+    (step,) = lower(kernel, schedule, at).steps
+    listing = TARGETS[name].listing(step)
+    assert ("prefetch" in listing or "prfm" in listing) == asks
 
 
 @pytest.mark.sampled

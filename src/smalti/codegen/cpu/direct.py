@@ -72,9 +72,11 @@ from smalti.schedule.schedule import ContractionSchedule
 PIXEL_PAD_BYTES = 64
 """A cache line between staged pixels, so that the rows of a register tile fall into different cache
 sets."""
-AHEAD_RUNS_MAX = 12
-"""A panel that 2 to so many runs of pixels use asks for the next one while it is used. Measured
-with `ROWS_MAX` of `schedule.choose`: matrix products take 6 to 13 % less time."""
+AHEAD_PIXELS_MAX = 168
+"""A panel that several runs of pixels, up to so many pixels in all, use asks for the next one while
+it is used. How long it may take to come from memory depends on pixels, whatever vectors hold.
+Measured with `ROWS_MAX` of `schedule.choose`: matrix products take 6 to 13 % less time with AVX-512
+(12 runs of 14 pixels), up to 7 % less with AVX2 (28 of 6)."""
 WIDENED_RUNS_MIN = 3
 """Runs of pixels from which on halves of a panel are widened once for all of them, where products
 take factors by lane. There each widening takes a unit that multiplies, `fcvtl` for two clocks, and
@@ -495,7 +497,7 @@ class DirectLowering:
         pixels, a panel that only comes from memory while it is used is waited for."""
         e, s = self.e, self.schedule
         runs = s.tile_b * s.tile_y * -(-tile_x // s.rows)
-        if self.quantised or e.r * e.s > 1 or not 2 <= runs <= AHEAD_RUNS_MAX:
+        if self.quantised or e.r * e.s > 1 or runs < 2 or runs * s.rows > AHEAD_PIXELS_MAX:
             return 0
         return -(-s.unroll * self.packed.line_bytes // (LINE_BYTES * runs))
 
