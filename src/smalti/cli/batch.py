@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 TOLD_SECONDS = 60.0
 """Between two lines of how far a batch is, where there is no terminal for a bar."""
-WORKERS = 1
-"""Where nothing is said: on two cores a process of 2 threads takes 0.7 to 0.8 times as long as two
-of one (bench/batch.py)."""
 
 
 @click.command(cls=PictureCommand)
@@ -40,7 +37,8 @@ of one (bench/batch.py)."""
                    "several sweeps every combination. May be given several times.")
 @click.option("--workers", type=int, default=None,
               help="Processes that make pictures, each with the model in its own memory, which "
-                   f"share the --threads.  [default: {WORKERS}]")
+                   "share the --threads.  [default: one for each thread where a small model "
+                   "makes many pictures on the CPU, else 1]")
 @click.option("--ray", "address", default=None, metavar="ADDRESS|auto",
               help="Make them on a cluster of Ray that this computer is part of: on every node a "
                    "worker for each GPU, else --workers that share the node's --threads. Needs "
@@ -59,7 +57,7 @@ def batch(table: Path, output: Path, sweeps: tuple[str, ...], workers: int | Non
     with ending_at_once():
         from smalti.batch.folder import BatchFolder
         from smalti.batch.records import distinct, records
-        from smalti.batch.run import check_workers, made, resolved
+        from smalti.batch.run import check_workers, made, resolved, usual_workers
         from smalti.batch.spread import SpreadWork
         from smalti.batch.table import rows
         from smalti.batch.worker import BatchWork
@@ -67,18 +65,21 @@ def batch(table: Path, output: Path, sweeps: tuple[str, ...], workers: int | Non
         from smalti.diffusion.load_options import LoadOptions
         from smalti.diffusion.options import OPTIONS
     usual = asked_for({name: given.pop(name) for name in [*given] if name in OPTIONS})
-    count = WORKERS if workers is None else workers
-    check_workers(count)
+    check_workers(1 if workers is None else workers)
     if address is not None:
         check_address(address)
     loaded = {"path": given.pop("model"), **adapters(given, None), **given}
     make: Callable[[Sequence[BatchRecord]], Iterator[BatchOutcome]]
     if address is None:
-        loaded["threads"] = _share(loaded["threads"], count)
         loading, told = resolved(LoadOptions(**loaded, progress=show_progress))
-        make = partial(made, work=BatchWork(output, loading), workers=count, tell=show_progress)
+
+        def make(missing: Sequence[BatchRecord]) -> Iterator[BatchOutcome]:
+            threads = loaded["threads"] or settings.threads()
+            count = workers or usual_workers(loading, threads, len(missing))
+            share = {**loading, "threads": _share(threads, count)}
+            return made(missing, BatchWork(output, share), count, show_progress)
     else:
-        work = SpreadWork.of(loaded, count, show_progress)
+        work = SpreadWork.of(loaded, workers or 1, show_progress)
         told = work.told
         make = partial(spread, address, work, output)
     found = records(rows(table), table.absolute().parent, told, usual, dict(map(_sweep, sweeps)))
@@ -109,9 +110,9 @@ def spread(address: str, work: SpreadWork, output: Path, missing: Sequence[Batch
         yield from made_by(ClusterCrew(cluster, work, BatchFolder(output), show_progress), missing)
 
 
-def _share(threads: int | None, workers: int) -> int:
+def _share(threads: int, workers: int) -> int:
     """Threads of each worker."""
-    return max(1, (threads or settings.threads()) // max(1, workers))
+    return max(1, threads // workers)
 
 
 def _sweep(text: str) -> tuple[str, str]:
