@@ -9,6 +9,7 @@ from unread_files import UNREAD
 from smalti.checkpoint import inspect, load
 from smalti.checkpoint.file_kind import detect, kinds
 from smalti.errors import CheckpointError, UnknownFamilyError
+from smalti.families import families
 from smalti.families.expected import expected_tensors
 from smalti.models.config import SD15
 
@@ -102,6 +103,9 @@ FILES = {
         {"transformer_blocks.0.img_mod.1.weight": (9, 9), "txt_norm.weight": (3584,)},
         {UNET + "transformer_blocks.0.img_mod.1.bias": (9,), UNET + "txt_norm.weight": (3584,)},
     ],
+    "qwen-image-edit-2511": [
+        {"transformer_blocks.0.img_mod.1.weight": (48, 8), "txt_norm.weight": (3584,),
+         "__index_timestep_zero__": (1,)}],
     "z-image-controlnet": [{"control_all_x_embedder.2-1.weight": (3840, 132),
                             "control_layers.0.after_proj.weight": (9, 9)}],
     "z-image-omni": [{"siglip_embedder.0.weight": (9,), "cap_pad_token": (1, 9),
@@ -174,8 +178,13 @@ def test_family(family, shapes):
     assert detect(shapes).id == family
 
 
+NAMED = {"qwen-image-edit", "qwen-image-edit-2509"}
+"""Families that no tensor tells, but a name."""
+
+
 def test_every_rule_has_a_file():
-    assert {kind.id for kind in kinds()} == set(FILES)
+    assert {kind.id for kind in kinds()} == {*FILES, *NAMED}
+    assert NAMED < {name for family in families().values() for name in family.named.values()}
 
 
 MODELS = {kind.id: kind.family for kind in kinds()}
@@ -187,7 +196,7 @@ def test_families_that_are_read():
         "sdxl": "sdxl", "sdxl-refiner": "sdxl-refiner", "sd3": "sd3", "flux-dev": "flux",
         "flux-schnell": "flux", "chroma": "chroma", "z-image": "z-image",
         "flux2": "flux2", "flux2-dev": "flux2-dev", "anima": "anima", "qwen-image": "qwen-image",
-        "krea2": "krea2"}
+        "krea2": "krea2", **{name: name for name in (*NAMED, "qwen-image-edit-2511")}}
 
 
 @pytest.mark.parametrize("family", [f for f in FILES if MODELS[f] and f != "sd1"])

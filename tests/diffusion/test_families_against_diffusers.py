@@ -87,23 +87,6 @@ def mask_chroma(transformer: Any) -> None:
         *inputs, attention_mask=attention_mask.bool(), **more)
 
 
-def decoded(pipe: Any, latents: np.ndarray) -> np.ndarray:
-    """Pixels from 0 to 255, [height, width, 3]."""
-    import torch
-
-    vae, found = pipe.vae, torch.from_numpy(latents)
-    with torch.no_grad():
-        if "z_dim" in vae.config:  # of films
-            mean, std = (torch.tensor(vae.config[name])[:, None, None]
-                         for name in ("latents_mean", "latents_std"))
-            image = vae.decode((found * std + mean)[:, :, None]).sample[0, :, 0]
-        else:
-            scaled = (theirs.spread(pipe, found) if hasattr(vae, "bn") else
-                      found / vae.config.scaling_factor + (vae.config.shift_factor or 0))
-            image = vae.decode(scaled).sample[0]
-    return ((image / 2 + 0.5).clamp(0, 1) * 255).round().permute(1, 2, 0).numpy()
-
-
 @pytest.mark.parametrize(("family", "prediction"), [
     ("sd1", "epsilon"), ("sd2", "epsilon"), ("sd2", "v_prediction"), ("sdxl", "epsilon"),
     ("sdxl-refiner", "epsilon"), ("sd3", "flow"), ("flux", "flow"), ("chroma", "flow"),
@@ -128,7 +111,7 @@ def test_a_picture_is_that_of_diffusers(tmp_path: Path, family: str, prediction:
                           guidance_scale=guidance, seed=7, sampler="euler", **options)
     assert relative_error(last.latents, expected) <= ERROR_MAX
     picture = np.asarray(last.result.images[0], np.float64)
-    near = np.abs(picture - decoded(pipe, expected)) <= 1
+    near = np.abs(picture - theirs.decoded(pipe, expected)) <= 1
     assert near.mean() >= 0.999 and picture.std() > 1
 
 
@@ -166,7 +149,7 @@ def test_a_picture_of_edm_is_that_of_diffusers(tmp_path: Path, scheduler: str, p
 def _shown(pipe: Any, latents: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     """Pixels of latents whose channels have means and deviations."""
     scaled = latents * std + mean * pipe.vae.config.scaling_factor
-    return decoded(pipe, scaled.astype(np.float32))
+    return theirs.decoded(pipe, scaled.astype(np.float32))
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl", "sd3", "flux", "chroma", "z-image", "flux2"])
@@ -203,7 +186,7 @@ def test_a_long_prompt_of_z_image_is_read_as_diffusers_reads_it(tmp_path: Path,
                           guidance_scale=1 + added, **size)
     assert relative_error(last.latents, expected) <= ERROR_MAX
     picture = np.asarray(last.result.images[0], np.float64)
-    assert (np.abs(picture - decoded(pipe, expected)) <= 1).mean() >= 0.999
+    assert (np.abs(picture - theirs.decoded(pipe, expected)) <= 1).mean() >= 0.999
 
 
 def test_a_prompt_of_krea2_that_is_cut_off_ends_as_others_do(tmp_path: Path) -> None:
@@ -247,4 +230,4 @@ def test_a_picture_of_flux2_dev_is_that_of_diffusers(tmp_path: Path,
     assert last.result.parameters.distilled_guidance == 4
     assert relative_error(last.latents, expected) <= ERROR_MAX
     picture = np.asarray(last.result.images[0], np.float64)
-    assert (np.abs(picture - decoded(pipe, expected)) <= 1).mean() >= 0.999
+    assert (np.abs(picture - theirs.decoded(pipe, expected)) <= 1).mean() >= 0.999

@@ -19,8 +19,10 @@ RECORDS = Path(package.__file__).parent / "records"
 
 def test_every_module_of_records_has_one() -> None:
     modules = {path.stem.replace("_", "-") for path in RECORDS.glob("[a-z]*.py")}
-    assert modules <= set(known()) and set(known()) - modules == {"sdxl-refiner", "flux2-dev"}
-    assert set(families()) == set(known()) == {*tiny.FAMILIES, tiny.FLUX2_DEV.family}
+    assert modules <= set(known()) and set(known()) - modules == {
+        "sdxl-refiner", "flux2-dev", "qwen-image-edit-2509", "qwen-image-edit-2511"}
+    assert set(families()) == set(known()) == {
+        *tiny.FAMILIES, tiny.FLUX2_DEV.family, *tiny.EDITS}
 
 
 @pytest.mark.parametrize("family", known().values(), ids=lambda family: family.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,15 @@ from smalti.diffusion.tokenizer import END, encode
 from smalti.families.language import CHATML, CHATML_ANSWER
 from smalti.models.config import CausalVaeConfig, ClipTextConfig
 from smalti.models.language_config import LanguageConfig
-from smalti.models.transformer_config import Krea2Config, T5Config, ZImageConfig
+from smalti.models.transformer_config import (
+    Krea2Config,
+    QwenImageConfig,
+    T5Config,
+    ZImageConfig,
+)
 
+PAD, PAD_NUMBER = "<|image_pad|>", 151_655
+"""What stands for a part of a picture in a text of Qwen2.5-VL."""
 TEKKEN_PADDING = TEKKEN_SPECIAL.index("<pad>")
 
 
@@ -107,6 +115,26 @@ class WordTokenizer(ChatTokenizer):
         return super().__call__(prompts, min(longest, max_length), **more)
 
 
+class PictureProcessor(Tokenizer):
+    """That of Qwen2.5-VL: pictures as patches, and texts with a token for each square of them."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def __call__(self, text: list[str], images: Any, **_: Any) -> Any:
+        from transformers import Qwen2VLImageProcessor
+
+        found = Qwen2VLImageProcessor()(images=images, return_tensors="pt")
+        full = []
+        for each in text:
+            for grid in found["image_grid_thw"]:
+                each = each.replace(PAD, "\0" * (int(grid.prod()) // 4), 1)
+            full.append(each.replace("\0", PAD))
+        read = WordTokenizer()(full, max_length=4096)
+        read.update(found)
+        return read
+
+
 class MistralTokenizer(Tokenizer):
     """A small one of Mistral's kind, with its template for a conversation."""
 
@@ -139,7 +167,7 @@ def language_model(config: LanguageConfig) -> Any:
         rms_norm_eps=config.eps)
     turns = {"rope_type": "default", "rope_theta": config.rotary_base}
     if config.qkv_bias:
-        module = qwen25_vl(sizes, turns)
+        module = qwen25_vl(config, sizes, turns)
     elif config == tiny.QWEN3_VL:
         module = qwen3_vl(sizes, turns, config.head_dim)
     else:
@@ -147,18 +175,19 @@ def language_model(config: LanguageConfig) -> Any:
                        (MistralModel, MistralConfig))
         module = kind(about(**sizes, head_dim=config.head_dim, rope_parameters=turns))
     for name, tensor in module.named_parameters():
-        torch.nn.init.normal_(tensor.data, float("norm" in name), 0.2)
+        torch.nn.init.normal_(tensor.data, float("norm" in name or "ln_q" in name), 0.2)
     return module
 
 
-def qwen25_vl(sizes: dict[str, Any], turns: dict[str, Any]) -> Any:
-    """Qwen2.5-VL, whose heads share its width."""
+def qwen25_vl(config: LanguageConfig, sizes: dict[str, Any], turns: dict[str, Any]) -> Any:
+    """Qwen2.5-VL, whose heads share its width, and of which the second block sees all patches."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-    half = sizes["hidden_size"] // sizes["num_attention_heads"] // 2
-    section = [half - 2 * (3 * half // 8), 3 * half // 8, 3 * half // 8]
-    vision = dict(depth=1, hidden_size=32, num_heads=2, intermediate_size=48,
-                  out_hidden_size=sizes["hidden_size"], fullatt_block_indexes=[0], window_size=112)
+    section = list(replace(config, head_dim=config.hidden_size // config.heads).sections)
+    seen = config.vision or tiny.VISION
+    vision = dict(depth=seen.blocks, hidden_size=seen.hidden_size, num_heads=seen.heads,
+                  intermediate_size=seen.mlp_size, out_hidden_size=config.hidden_size,
+                  fullatt_block_indexes=[1], window_size=seen.window * seen.patch)
     return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(
         text_config={**sizes, "rope_parameters": {**turns, "mrope_section": section}},
         vision_config=vision))
@@ -244,7 +273,7 @@ def transformer(family: str) -> Any:
         return anima_module(config)
     if family == "krea2":
         return krea2_transformer(config)
-    if family == "qwen-image":
+    if isinstance(config, QwenImageConfig):
         return qwen_image_module(config)
     shared = dict(in_channels=4 * config.in_channels, num_layers=config.double_blocks,
                   num_single_layers=config.single_blocks, attention_head_dim=config.head_dim,
@@ -334,12 +363,8 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
         return diffusers.Flux2Pipeline(
             scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=MistralTokenizer(),
             transformer=network)
-    if family == "qwen-image":
-        return diffusers.QwenImagePipeline(
-            scheduler=diffusers.FlowMatchEulerDiscreteScheduler(
-                use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, base_image_seq_len=256,
-                max_image_seq_len=8192, shift_terminal=0.02), vae=vae, text_encoder=texts[0],
-            tokenizer=WordTokenizer(), transformer=network)
+    if family.startswith("qwen-image"):
+        return qwen_image_pipeline(family, vae=vae, text_encoder=texts[0], transformer=network)
     if family == "sd3":
         return diffusers.StableDiffusion3Pipeline(
             transformer=network, scheduler=flow, vae=vae, text_encoder=texts[0],
@@ -348,6 +373,24 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
     return diffusers.FluxPipeline(
         scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=clip, text_encoder_2=texts[1],
         tokenizer_2=t5, transformer=network)
+
+
+def qwen_image_pipeline(family: str, **parts: Any) -> Any:
+    """That which makes pictures, or one that changes them."""
+    import diffusers
+
+    parts |= {"tokenizer": WordTokenizer(),
+              "scheduler": diffusers.FlowMatchEulerDiscreteScheduler(
+                  use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, base_image_seq_len=256,
+                  max_image_seq_len=8192, shift_terminal=0.02)}
+    if family == "qwen-image":
+        return diffusers.QwenImagePipeline(**parts)
+    kind = (diffusers.QwenImageEditPipeline if family == "qwen-image-edit" else
+            diffusers.QwenImageEditPlusPipeline)
+    encode = parts["text_encoder"].forward
+    parts["text_encoder"].forward = lambda input_ids, **more: encode(
+        input_ids=input_ids, mm_token_type_ids=(input_ids == PAD_NUMBER).long(), **more)
+    return kind(processor=PictureProcessor(), **parts)
 
 
 def anima_pipeline(scheduler: Any, vae: Any, text: Any, network: Any) -> Any:
@@ -380,6 +423,23 @@ def spread(pipe: Any, latents: Any) -> Any:
                       for name in ("mean", "var"))
     deviation = (variance + pipe.vae.config.batch_norm_eps).sqrt()
     return pipe._unpatchify_latents(latents * deviation + mean)
+
+
+def decoded(pipe: Any, latents: np.ndarray) -> np.ndarray:
+    """Pixels from 0 to 255, [height, width, 3]."""
+    import torch
+
+    vae, found = pipe.vae, torch.from_numpy(latents)
+    with torch.no_grad():
+        if "z_dim" in vae.config:  # of films
+            mean, std = (torch.tensor(vae.config[name])[:, None, None]
+                         for name in ("latents_mean", "latents_std"))
+            image = vae.decode((found * std + mean)[:, :, None]).sample[0, :, 0]
+        else:
+            scaled = (spread(pipe, found) if hasattr(vae, "bn") else
+                      found / vae.config.scaling_factor + (vae.config.shift_factor or 0))
+            image = vae.decode(scaled).sample[0]
+    return ((image / 2 + 0.5).clamp(0, 1) * 255).round().permute(1, 2, 0).numpy()
 
 
 def save(pipe: Any, folder: Path, **options: Any) -> Path:

@@ -16,6 +16,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from smalti.families.expected import expected_tensors
+from smalti.families.keys.language import FRAMES, PATCHES
 from smalti.models.config import (
     CLIP_L,
     FLUX2_VAE,
@@ -31,7 +32,7 @@ from smalti.models.config import (
     UNetConfig,
 )
 from smalti.models.language import language_graph
-from smalti.models.language_config import LanguageConfig
+from smalti.models.language_config import LanguageConfig, VisionConfig
 from smalti.models.transformer_config import (
     AnimaConfig,
     ChromaConfig,
@@ -124,10 +125,27 @@ FLUX2_DEV = ModelConfig(
     replace(FAMILIES["flux2"].denoiser, guidance=True), vae(FLUX2_VAE), "flow")
 """Not among the others: its tokenizer does not ship, so that each model brings one along."""
 
-WORDLESS = {name: replace(config, texts={text: replace(part, vocab_size=96)
-                                         for text, part in config.texts.items()})
+VISION = VisionConfig(hidden_size=160, mlp_size=48, blocks=2, heads=2, out_size=48,
+                      seeing_all=())
+"""As shapes show it, where nothing is stated: its blocks that see all would be the eighth, ..."""
+EDITS = {f"qwen-image-edit{version}": ModelConfig(
+             f"qwen-image-edit{version}", {"qwen25": replace(QWEN25, vision=VISION)},
+             replace(FAMILIES["qwen-image"].denoiser, references=references, clean=clean),
+             vae(WAN_VAE), "flow")
+         for version, references, clean in (
+             ("", 1, False), ("-2509", 3, False), ("-2511", 3, True))}
+"""Not among the others, too: they are known by their names, and make no picture of a prompt."""
+
+
+def _wordless(config: ModelConfig) -> ModelConfig:
+    return replace(config, texts={name: replace(text, vocab_size=96)
+                                  for name, text in config.texts.items()})
+
+
+WORDLESS = {name: _wordless(config)
             for name, config in [*FAMILIES.items(), ("flux2-dev", FLUX2_DEV)]}
 """The same with so few tokens that they read no prompts, but are written at once."""
+WORDLESS_EDITS = {name: _wordless(config) for name, config in EDITS.items()}
 
 TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole model
     "sd1": {"clip_l": "cond_stage_model.transformer."},
@@ -143,7 +161,8 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
     "flux2-dev": {"mistral": "text_encoders.mistral3_24b.transformer.model."},
     "krea2": {"qwen3vl": "text_encoders.qwen3vl_4b.transformer.model."},
     "anima": {"qwen3": "text_encoders.qwen3_06b.transformer.model."},
-    "qwen-image": {"qwen25": "text_encoders.qwen25_7b.transformer.model."},
+    **dict.fromkeys(("qwen-image", *EDITS),
+                    {"qwen25": "text_encoders.qwen25_7b.transformer.model."}),
 }
 PICTURES = "visual.deepstack_merger_list.0.norm.weight"
 """A tensor that only Qwen3-VL has, of what reads pictures."""
@@ -281,8 +300,13 @@ def as_openclip(weights: Weights) -> dict[str, np.ndarray]:
 
 
 def text_encoder(config: ModelConfig, weights: Weights, name: str) -> dict[str, np.ndarray]:
-    """A text encoder alone under transformers' names."""
-    return part(weights, inner_prefix(config, name))
+    """A text encoder alone under transformers' names; the matrices of two frames are a kernel."""
+    found = part(weights, inner_prefix(config, name))
+    if f"{PATCHES}.0.weight" in found:
+        frames = [found.pop(f"{PATCHES}.{i}.weight") for i in range(FRAMES)]
+        found[f"{PATCHES}.weight"] = np.stack([each.reshape(len(each), 3, 14, 14)
+                                               for each in frames], axis=2)
+    return found
 
 
 def autoencoder(config: ModelConfig, weights: Weights, prefix: str = "") -> dict[str, np.ndarray]:
@@ -294,7 +318,7 @@ def autoencoder(config: ModelConfig, weights: Weights, prefix: str = "") -> dict
 def single_file(config: ModelConfig, weights: Weights) -> dict[str, np.ndarray]:
     """All parts as one published file holds them."""
     stored = {**part(weights, DENOISER, DENOISER)}
-    stored |= autoencoder(config, weights, "vae." if config.family in NEWER else VAE)
+    stored |= autoencoder(config, weights, "vae." if config.family in (*NEWER, *EDITS) else VAE)
     for name, prefix in TEXT_PREFIXES[config.family].items():
         if name not in config.texts:
             continue

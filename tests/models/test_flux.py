@@ -120,11 +120,12 @@ def test_axes_that_are_no_head_are_refused() -> None:
 
 def test_a_second_picture_is_tokens_behind_the_first() -> None:
     """They are read by img_in, too, and the result has the shape of the first."""
-    graph = flux_graph(WHOLE, 1, 8, 4, 3, referenced=True)
-    assert graph.inputs["latent"].shape == (1, 2 * WHOLE.in_channels, 8, 4)
+    graph = flux_graph(WHOLE, 1, 8, 4, 3, referenced=((2, 6),))
+    assert graph.inputs["latent"].shape == (1, WHOLE.in_channels, 8, 4)
+    assert graph.inputs["reference.0"].shape == (1, WHOLE.in_channels, 2, 6)
     assert graph.outputs["prediction"].shape == (1, WHOLE.out_channels, 8, 4)
     assert set(graph.parameters) == set(flux_graph(WHOLE, 1, 8, 4, 3).parameters)
     blocks = WHOLE.double_blocks, WHOLE.single_blocks
     control = ((0,) * blocks[0], (-1,) * blocks[1])
     with pytest.raises(InputError, match="leave them out where another picture is read"):
-        flux_graph(WHOLE, 1, 8, 4, 3, referenced=True, control=control)
+        flux_graph(WHOLE, 1, 8, 4, 3, referenced=((8, 4),), control=control)

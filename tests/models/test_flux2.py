@@ -65,15 +65,14 @@ def test_tokens_of_the_text_stand_in_their_order() -> None:
 
 def test_other_pictures_are_tokens_behind_the_first() -> None:
     """They are read by img_in, too, and stand elsewhere: their order matters."""
-    graph = flux2_graph(TINY, 1, 2, 3, 4, referenced=2)
-    assert graph.inputs["latent"].shape == (1, 3 * TINY.in_channels, 2, 3)
+    graph = flux2_graph(TINY, 1, 2, 3, 4, referenced=((4, 1), (4, 1)))
+    assert graph.inputs["reference.1"].shape == (1, TINY.in_channels, 4, 1)
     assert graph.outputs["prediction"].shape == (1, TINY.out_channels, 2, 3)
     assert set(graph.parameters) == set(flux2_graph(TINY, 1, 2, 3, 4).parameters)
     inputs, parameters = arrays_for(graph)
     found = evaluate(graph, inputs, parameters)["prediction"]
-    first, second, third = np.split(inputs["latent"], 3, axis=1)
-    inputs["latent"] = np.concatenate([first, third, second], axis=1)
-    other = evaluate(graph, inputs, parameters)["prediction"]
+    other = evaluate(graph, {**inputs, "reference.0": inputs["reference.1"],
+                             "reference.1": inputs["reference.0"]}, parameters)["prediction"]
     assert np.abs(found - other).max() > 1e-4
 
 
@@ -82,7 +81,7 @@ def test_other_pictures_are_tokens_behind_the_first() -> None:
     ("vulkan", "f16"), ("vulkan", "bf16"), ("webgpu", "f16")])
 def test_gpus_compute_it_in_halves(request: pytest.FixtureRequest, driver: str,
                                    precision: str) -> None:
-    graph = flux2_graph(WIDE, 1, 8, 8, 64, referenced=1)
+    graph = flux2_graph(WIDE, 1, 8, 8, 64, referenced=((8, 8),))
     found = gpu_error(request.getfixturevalue(driver), graph, precision, *arrays_for(graph))
     assert found <= ALLOWED[precision]
 

@@ -186,27 +186,30 @@ def test_diffusers_computes_the_same(config: QwenImageConfig, counts: tuple[int,
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("clean", [False, True])
-def test_another_picture_is_read_as_diffusers_reads_it(clean: bool) -> None:
-    """Its tokens stand behind those of the picture that is made; those of 2511 are modulated as at
-    time 0."""
+@pytest.mark.parametrize(("clean", "sizes"), [
+    (False, ((6, 10),)), (True, ((6, 10),)), (False, ((4, 16), (2, 4))), (True, ((12, 4), (2, 2)))])
+def test_other_pictures_are_read_as_diffusers_reads_them(
+        clean: bool, sizes: tuple[tuple[int, int], ...]) -> None:
+    """Their tokens stand behind those of the picture that is made; those of 2511 are modulated as
+    at time 0."""
     import torch
 
     config, height, width = replace(TINY_QWEN_IMAGE, clean=clean), 6, 10
     module = filled(qwen_image_module(config))
     weights = {f"{PREFIX}.{name}": tensor.numpy() for name, tensor in module.state_dict().items()}
-    graph = qwen_image_graph(config, 1, height, width, 7, referenced=True)
+    graph = qwen_image_graph(config, 1, height, width, 7, referenced=sizes)
     inputs, _ = with_texts(graph, [7])
     if clean:
         inputs["clean"] = evaluate(qwen_image_modulation_graph(config), {
             "timesteps": np.zeros(1, np.float32)}, weights)["modulation"]
     found = evaluate(graph, inputs, weights)["prediction"]
-    pictures = [packed(torch.tensor(part)) for part in np.split(inputs["latent"], 2, axis=1)]
-    grid = (1, height // 2, width // 2)
+    pictures = [packed(torch.tensor(inputs[name])) for name in (
+        "latent", *(f"reference.{k}" for k in range(len(sizes))))]
+    grids = [(1, rows // 2, columns // 2) for rows, columns in ((height, width), *sizes)]
     with torch.no_grad():
         expected = module(
             torch.cat(pictures, dim=1), torch.tensor(inputs["context"]), None,
-            torch.tensor(inputs["timesteps"] / 1000), img_shapes=[[grid, grid]],
+            torch.tensor(inputs["timesteps"] / 1000), img_shapes=[grids],
             return_dict=False)[0][:, :15]
     assert relative_error(packed(torch.tensor(found)).numpy(), expected.numpy()) <= 1e-4
 

@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from native_regions import relative_error
+from PIL import Image
 from transformer_graphs import check_program
 
+from smalti.diffusion.seeing import DEVIATION, SeenPicture, with_pictures
 from smalti.errors import InputError
+from smalti.families.keys import assembled
+from smalti.families.keys.language import seeing_names
 from smalti.graph import evaluate, verify
 from smalti.models import (
     QWEN25_VISION,
@@ -20,6 +24,7 @@ from smalti.models import (
     picture_angles,
     qwen_vision_graph,
 )
+from smalti.models.transformer_config import of_area
 
 TINY = VisionConfig(hidden_size=32, mlp_size=48, blocks=2, heads=2, out_size=64, seeing_all=(1,))
 TEXTS = LanguageConfig(128, hidden_size=64, mlp_size=96, layers=2, heads=4, kv_heads=2, head_dim=16,
@@ -30,37 +35,37 @@ SIZES = [(4, 6), (18, 10), (8, 16)]
 
 
 def test_the_parameters_are_those_of_the_checkpoint() -> None:
-    """390 tensors, 676.6 million numbers."""
-    graph = qwen_vision_graph(QWEN25_VISION, 4, 4)
+    """390 tensors, one of them two matrices here, 676.6 million numbers."""
+    graph = qwen_vision_graph(QWEN25_VISION, 1, 4, 4)
     verify(graph)
-    assert len(graph.parameters) == 390
+    assert len(graph.parameters) == 391
     assert sum(math.prod(value.shape) for value in graph.parameters.values()) == 676_550_144
 
 
 def test_the_program_computes_it() -> None:
-    check_program(qwen_vision_graph(TINY, 10, 8))
+    check_program(qwen_vision_graph(TINY, 1, 10, 8))
 
 
 def test_sides_that_squares_do_not_fill_are_refused() -> None:
     with pytest.raises(InputError, match=r"7 x 8 patches .* multiples of 2"):
-        qwen_vision_graph(TINY, 7, 8)
+        qwen_vision_graph(TINY, 1, 7, 8)
 
 
 def test_angles_of_a_text_are_those_without_pictures() -> None:
-    places = np.repeat(np.arange(5)[None, :, None], 3, axis=2)
-    cos, sin = picture_angles(places, SECTIONS, TEXTS)
-    graph = language_graph(TEXTS, 1, 5, taps=[2], final_norm=True, embedded=True)
+    length = np.repeat(np.arange(5)[None, :, None], 3, axis=2)
+    cos, sin = picture_angles(length, SECTIONS, TEXTS)
+    graph = language_graph(TEXTS, 1, 5, taps=[2], final_norm=True, seeing=True)
     plain = language_graph(TEXTS, 1, 5, taps=[2], final_norm=True)
     random = np.random.default_rng(0)
     weights = {name: random.standard_normal(value.shape, np.float32) / 8
                for name, value in plain.parameters.items()}
     tokens = np.array([[5, 7, 1, 2, 9]], np.int32)
-    (rows,) = (array for name, array in weights.items() if "embed_tokens" in name)
-    found = evaluate(graph, {"embeddings": rows[tokens], "cos": cos, "sin": sin}, weights)
+    unseen = {"pictures": np.zeros((1, 5, 64), np.float32), "shown": np.zeros((1, 5), np.float32)}
+    found = evaluate(graph, {"tokens": tokens, "cos": cos, "sin": sin, **unseen}, weights)
     expected = evaluate(plain, {"tokens": tokens}, weights)
     np.testing.assert_allclose(found["context"], expected["context"], rtol=1e-5, atol=1e-6)
     with pytest.raises(InputError, match=r"sections of \(2, 3\) pairs do not make up a head of 16"):
-        picture_angles(places[..., :2], (2, 3), TEXTS)
+        picture_angles(length[..., :2], (2, 3), TEXTS)
 
 
 # ---------------------------------------------------------------------- beside transformers
@@ -96,10 +101,20 @@ def model() -> Any:
 
 
 def vision_weights(model: Any) -> dict[str, np.ndarray]:
-    """Those of what reads pictures, whose first kernel is a matrix."""
-    return {"text_encoders.qwen25.transformer.visual." + name: tensor.numpy().reshape(
-                (len(tensor), -1) if tensor.ndim == 5 else tensor.shape)
-            for name, tensor in model.model.visual.state_dict().items()}
+    """Those of what reads pictures, whose first kernel is a matrix for each frame."""
+    stored = {f"visual.{name}": tensor.numpy()
+              for name, tensor in model.model.visual.state_dict().items()}
+    return {f"text_encoders.qwen25.transformer.{name}": assembled(rule, stored.__getitem__)
+            for name, rule in seeing_names(stored).items()}
+
+
+def of_frames(patches: np.ndarray) -> Any:
+    """Patches as transformers has them: of each channel two frames."""
+    import torch
+
+    count, side = len(patches), TINY.patch
+    frames = patches.reshape(count, TINY.channels, 1, side, side).repeat(TINY.frames, axis=2)
+    return torch.tensor(frames.reshape(count, -1))
 
 
 @pytest.mark.peers
@@ -109,39 +124,60 @@ def test_transformers_reads_a_picture_alike(model: Any, size: tuple[int, int]) -
 
     pixels = np.random.default_rng(1).standard_normal(
         (size[0] * size[1], TINY.patch_size), np.float32)
-    found = evaluate(qwen_vision_graph(TINY, *size), {"patches": pixels[None]},
+    found = evaluate(qwen_vision_graph(TINY, 1, *size), {"patches": pixels[None]},
                      vision_weights(model))["tokens"][0]
     with torch.no_grad():
-        expected = model.model.visual(torch.tensor(pixels), torch.tensor([[1, *size]]))
+        expected = model.model.visual(of_frames(pixels), torch.tensor([[1, *size]]))
     assert relative_error(found, expected.pooler_output.numpy()) < 1e-5
 
 
 @pytest.mark.peers
-def test_transformers_reads_a_text_with_a_picture_alike(model: Any) -> None:
+@pytest.mark.parametrize("sizes", [[(2, 3)], [(3, 1), (1, 2)]])
+def test_transformers_reads_a_text_with_pictures_alike(model: Any,
+                                                       sizes: list[tuple[int, int]]) -> None:
     """Tokens of a picture stand at rows and columns, the text goes on behind the longer side."""
     import torch
 
-    rows, columns = 2, 3
-    ids = [5, 7, 97, *[99] * (rows * columns), 98, 3, 1]
-    pixels = np.random.default_rng(1).standard_normal(
-        (4 * rows * columns, TINY.patch_size), np.float32)
-    grid = torch.tensor([[1, 2 * rows, 2 * columns]])
+    random = np.random.default_rng(1)
+    seen = [SeenPicture(random.standard_normal((4 * rows * columns, TINY.patch_size), np.float32),
+                        rows, columns) for rows, columns in sizes]
+    ids = [5, 7]
+    for picture in seen:
+        ids += [97, *[99] * picture.tokens, 98]
+    ids += [3, 1]
     with torch.no_grad():
         expected = model(
-            input_ids=torch.tensor([ids]), pixel_values=torch.tensor(pixels), image_grid_thw=grid,
+            input_ids=torch.tensor([ids]),
+            pixel_values=torch.cat([of_frames(picture.patches) for picture in seen]),
+            image_grid_thw=torch.tensor([picture.shape for picture in seen]),
             mm_token_type_ids=torch.tensor([[int(each == 99) for each in ids]]),
             output_hidden_states=True).hidden_states[-1].numpy()
     weights = {**vision_weights(model), **{
         "text_encoders.qwen3.transformer." + name: tensor.numpy()
         for name, tensor in model.model.language_model.state_dict().items()}}
-    seen = evaluate(qwen_vision_graph(TINY, 2 * rows, 2 * columns), {"patches": pixels[None]},
-                    weights)["tokens"][0]
-    embedded = weights["text_encoders.qwen3.transformer.embed_tokens.weight"][ids]
-    embedded[3:3 + rows * columns] = seen
-    places = [(i, i, i) for i in range(3)]
-    places += [(3, 3 + row, 3 + column) for row in range(rows) for column in range(columns)]
-    places += [(i, i, i) for i in range(6, 9)]
-    cos, sin = picture_angles(np.array([places]), SECTIONS, TEXTS)
-    graph = language_graph(TEXTS, 1, len(ids), taps=[2], final_norm=True, embedded=True)
-    found = evaluate(graph, {"embeddings": embedded[None], "cos": cos, "sin": sin}, weights)
+    tokens = [evaluate(qwen_vision_graph(TINY, *picture.shape), {"patches": picture.patches[None]},
+                       weights)["tokens"][0] for picture in seen]
+    read = np.array([ids], np.int32)
+    graph = language_graph(TEXTS, 1, len(ids), taps=[2], final_norm=True, seeing=True)
+    found = evaluate(graph, {"tokens": read, **with_pictures(read, 99, seen, tokens, TEXTS)},
+                     weights)
     assert relative_error(found["context"], expected) < 1e-5
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("size", [(224, 224), (448, 336), (300, 200), (131, 517)])
+def test_transformers_makes_the_same_patches_of_a_picture(size: tuple[int, int]) -> None:
+    """Where the picture is made smaller once more, its colours are rounded to those of a PNG."""
+    from transformers import Qwen2VLImageProcessor
+
+    y, x = np.mgrid[:size[1], :size[0]]
+    colours = np.stack([x % 256, y % 256, (x * y) // 64 % 256], axis=-1).astype(np.uint8)
+    picture = Image.fromarray(colours)
+    near = picture.resize(of_area(224 * 224, *size), Image.Resampling.LANCZOS)
+    wanted = Qwen2VLImageProcessor()(images=[near], return_tensors="np")
+    found = SeenPicture.of(picture, 224 * 224, QWEN25_VISION)
+    assert [*found.shape] == wanted["image_grid_thw"][0].tolist()
+    frames = wanted["pixel_values"].reshape(-1, 3, 2, 14 * 14)
+    error = np.abs(found.patches.reshape(-1, 3, 14 * 14) - frames[:, :, 0]) * DEVIATION[..., 0]
+    assert error.max() < (1e-6 if near.size == (224, 224) else 1.01 / 255)
+    assert np.mean(error > 1e-6) < 0.02

@@ -235,8 +235,9 @@ FLUX2 = {
 }
 
 
-@pytest.mark.parametrize(("name", "referenced"), [*((name, 0) for name in FLUX2), ("klein", 2)])
-def test_flux2(name: str, referenced: int) -> None:
+@pytest.mark.parametrize(("name", "referenced"), [
+    *((name, ()) for name in FLUX2), ("klein", ((3, 5), (4, 2)))])
+def test_flux2(name: str, referenced: tuple[tuple[int, int], ...]) -> None:
     """Also with other pictures as tokens behind those of the latent."""
     import torch
     from diffusers import Flux2Pipeline
@@ -244,19 +245,21 @@ def test_flux2(name: str, referenced: int) -> None:
     config, height, width, length = FLUX2[name], 3, 5, 7
     module = filled(flux2_module(config))
     weights = weights_of(module, FLUX2_DIFFUSERS, DENOISER)
-    latent = normal(1, 2, (1 + referenced) * config.in_channels, height, width)
+    latent = normal(1, 2, config.in_channels, height, width)
+    others = [normal(3 + k, 2, config.in_channels, *size) for k, size in enumerate(referenced)]
     context = normal(2, 2, length, config.context_dim)
     timesteps = np.array([1000, 250.5], np.float32)
     guidance = {"guidance": np.array([4, 1], np.float32)} if config.guidance else {}
     found = result(flux2_graph(config, 2, height, width, length, referenced=referenced), weights,
-                   latent=latent, timesteps=timesteps, context=context, **guidance)
-    image, *others = torch.tensor(latent).split(config.in_channels, dim=1)
+                   latent=latent, timesteps=timesteps, context=context, **guidance,
+                   **{f"reference.{k}": each for k, each in enumerate(others)})
+    image, *shown = (torch.tensor(each) for each in (latent, *others))
     ids = [Flux2Pipeline._prepare_latent_ids(image)[0]]
-    if others:
-        ids.append(Flux2Pipeline._prepare_image_ids([each[:1] for each in others])[0])
+    if shown:
+        ids.append(Flux2Pipeline._prepare_image_ids([each[:1] for each in shown])[0])
     with torch.no_grad():
         tokens = module(
-            torch.cat([each.flatten(2) for each in (image, *others)], dim=2).transpose(1, 2),
+            torch.cat([each.flatten(2) for each in (image, *shown)], dim=2).transpose(1, 2),
             torch.tensor(context), torch.tensor(timesteps) / 1000, torch.cat(ids),
             Flux2Pipeline._prepare_text_ids(torch.tensor(context))[0],
             torch.tensor(guidance["guidance"]) if guidance else None, return_dict=False)[0]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.batch.table import BatchRow
+from smalti.diffusion.images import given as pictures
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import FlagKind, ProjectionKind, WholeKind
 from smalti.diffusion.options import ALIASES, KIN, OPTIONS, PictureOptions
@@ -154,7 +155,9 @@ def _checked(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The options in the form that `PictureOptions` brings them into, with whole paths."""
     given = {name: value for name, value in values.items() if name != "controls"}
     for name in FILES:
-        if given.get(name) is not None:
+        if name == "image" and isinstance(given.get(name), list):
+            given[name] = [_file(name, folder, each) for each in given[name]]
+        elif given.get(name) is not None:
             given[name] = _file(name, folder, given[name])
     asked = PictureOptions.of(**given)
     found = {name: OPTIONS[name].checked(getattr(asked, name)) for name in OPTIONS
@@ -209,8 +212,8 @@ def _record(number: int, place: str, options: dict[str, Any], loading: str, draw
     that it is the same when the table is read again; of equal rows each has another one."""
     texts = {name: json.dumps(value, sort_keys=True) if name == "controls"
              else OPTIONS[name].kind.written(value) for name, value in options.items()}
-    known = {name: _content(Path(options[name]), contents) if name in PICTURES else text
-             for name, text in texts.items()}
+    known = {name: " ".join(_content(Path(each), contents) for each in pictures(options[name]))
+             if name in PICTURES else text for name, text in texts.items()}
     for at, control in enumerate(options.get("controls", ())):
         known[f"control {at}"] = _content(Path(control["image"]), contents)
     for name in ("seed", "variation_seed"):

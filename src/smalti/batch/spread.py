@@ -37,6 +37,7 @@ from smalti.cluster.interface import (
     Ticket,
     Told,
 )
+from smalti.diffusion.images import given
 from smalti.diffusion.load_options import LoadOptions
 from smalti.diffusion.made_picture import encoded
 from smalti.diffusion.placement import AUTO
@@ -147,14 +148,16 @@ def _loaded(work: SpreadWork, device: str) -> dict[str, Any]:
 
 def pictures_of(record: BatchRecord) -> tuple[str, ...]:
     """The files with pictures that a record begins with."""
-    found = [record.options.get(name) for name in PICTURES]
+    found = [path for name in PICTURES if record.options.get(name) is not None
+             for path in given(record.options[name])]
     found += [each["image"] for each in record.options.get("controls", ())]
-    return tuple(dict.fromkeys(each for each in found if each is not None))
+    return tuple(dict.fromkeys(found))
 
 
 def _moved(options: Mapping[str, Any], here: Mapping[str, str]) -> dict[str, Any]:
     """The options with pictures where they are on this node."""
-    found = {name: here.get(value, value) if name in PICTURES else value
+    found = {name: value if name not in PICTURES else here.get(value, value)
+             if isinstance(value, str) else [here.get(each, each) for each in value]
              for name, value in options.items()}
     if "controls" in found:
         found["controls"] = [{**each, "image": here[each["image"]]} for each in found["controls"]]

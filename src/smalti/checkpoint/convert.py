@@ -24,11 +24,19 @@ import numpy.typing as npt
 from smalti.checkpoint.blocks import FORMATS
 from smalti.checkpoint.container import INTEGERS, open_tensors
 from smalti.checkpoint.file_kind import detect
+from smalti.checkpoint.folder import model_name
 from smalti.checkpoint.gguf import DIMENSIONS_MAX as GGUF_DIMENSIONS_MAX
 from smalti.checkpoint.gguf import ORIGINAL_SHAPE, Entry, GgufTensor, writing_gguf
 from smalti.checkpoint.hints import arch_config
 from smalti.checkpoint.quantise import ENCODERS, quantise
-from smalti.checkpoint.source import ARCHITECTURE, FoundModel, open_source, with_parts
+from smalti.checkpoint.source import (
+    ARCHITECTURE,
+    FAMILY,
+    FoundModel,
+    named_kind,
+    open_source,
+    with_parts,
+)
 from smalti.errors import InputError
 from smalti.families import backbones, text_encoders
 from smalti.families.hints import Hints
@@ -222,10 +230,11 @@ def _of_file(path: Path) -> tuple[list[Given], Mapping[str, str], FileKind | Non
                      lambda: file.read(name), lambda: file.drop(name))
 
     kind = detect({name: file.shape(name) for name in file})
+    told = named_kind(kind, model_name(path), file.metadata.get(FAMILY, ""))
     telling = {each.architecture for each in text_encoders().values() if each.architecture}
     kept = {key: value for key, value in file.metadata.items() if not key.startswith("general.")
             or key == ARCHITECTURE and value in telling}
-    return [given(name) for name in file], kept, kind, file.notes
+    return [given(name) for name in file], kept | _family(told, kind), told, file.notes
 
 
 def _of_parts(path: Path, text_encoders: Sequence[Path], vae: Path | None
@@ -233,7 +242,16 @@ def _of_parts(path: Path, text_encoders: Sequence[Path], vae: Path | None
     source = with_parts(open_source(path), text_encoders, vae)
     given = [Given(name, tensor.dtype, tensor.shape, tensor.raw, tensor.read, tensor.drop)
              for name, tensor in source.tensors.items()]
-    return given, {"arch_config": arch_config(_hints(source))}, source.kind, source.notes
+    shown = detect(source.shapes)
+    return (given, {"arch_config": arch_config(_hints(source)), **_family(source.kind, shown)},
+            source.kind, source.notes)
+
+
+def _family(kind: FileKind | None, shown: FileKind | None) -> dict[str, str]:
+    """What tells the family of a model where its name did and its tensors do not."""
+    if kind is None or shown is None or not kind.family or kind.id == shown.id:
+        return {}
+    return {FAMILY: kind.family}
 
 
 def _hints(source: FoundModel) -> Hints:

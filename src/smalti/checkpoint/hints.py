@@ -54,6 +54,8 @@ LANGUAGE: Places = {
     "softcap": (("", "attn_logit_softcapping"),),
     "query_size": (("", "query_pre_attn_scalar"),),
     "window": (("", "sliding_window"),),
+    "vision_heads": (("", "vision_heads"), ("vision_config", "num_heads")),
+    "vision_all": (("", "vision_all"), ("vision_config", "fullatt_block_indexes")),
 }
 """Places in that of a language model, which is told by its `rms_norm_eps`."""
 
@@ -95,6 +97,7 @@ ARCH_CONFIG: Places = {
     "guidance": (("default", "cfg_scale"),),
     "distilled_guidance": (("default", "distilled_cfg_scale"),),
     "reference": (("transformer", "reference"),),
+    "clean": (("transformer", "zero_cond_t"),),
     "latents_mean": (("vae", "latents_mean"),),
     "latents_std": (("vae", "latents_std"),),
     "statistics_eps": (("vae", "batch_norm_eps"),),
@@ -120,6 +123,7 @@ FOLDER: Places = {
     "beta_end": (("scheduler", "beta_end"),),
     "train_steps": (("scheduler", "num_train_timesteps"),),
     "latent_size": (("unet", "sample_size"),),
+    "clean": (("transformer", "zero_cond_t"),),
     "latents_mean": (("vae", "latents_mean"),),
     "latents_std": (("vae", "latents_std"),),
     "statistics_eps": (("vae", "batch_norm_eps"),),

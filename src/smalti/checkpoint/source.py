@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,9 +26,10 @@ from smalti.checkpoint.layout import (
 from smalti.checkpoint.tensors import Shape, StoredTensor
 from smalti.errors import CheckpointError
 from smalti.families import ModelFamily, autoencoders, by_name, families, text_encoders
-from smalti.families.distilled import Distilled, distilled, with_guidance
+from smalti.families.distilled import Distilled, distilled, with_guidance, words
 from smalti.families.hints import Hints
 from smalti.families.keys import StoredRows
+from smalti.families.keys.language import VISION
 from smalti.families.names import FileKind
 from smalti.families.prefixes import UNET
 from smalti.families.prefixes import VAE as AUTOENCODER_PREFIX
@@ -40,6 +42,8 @@ LATENT_TENSOR = f"{AUTOENCODER_PREFIX}decoder.conv_in.weight"
 """Shows how many channels the latents of an autoencoder have."""
 ARCHITECTURE = "general.architecture"
 """What a GGUF file states about what is in it."""
+FAMILY = "smalti.family"
+"""The metadata of a converted file that tell its family, where only the name of the first did."""
 ENDINGS = (".safetensors", ".bin")
 
 
@@ -107,6 +111,11 @@ class FoundModel:
         return (diffusers.model_name(self.path), *(
             self.metadata.get(key, "") for key in ("modelspec.title", diffusers.CLASS)))
 
+    @property
+    def called(self) -> tuple[str, ...]:
+        """The same, and what it was converted from."""
+        return *self._names, self.metadata.get(FAMILY, "")
+
     def place(self, text_encoder: str) -> int:
         """Which section about text encoders is that of `text_encoder`, which its family reads."""
         if text_encoder in self.places:
@@ -118,11 +127,30 @@ class FoundModel:
 def open_source(path: Path) -> FoundModel:
     """What lies at `path`: a file, or a diffusers folder. Raises CheckpointError."""
     try:
-        return _open_folder(path) if path.is_dir() else _open_file(path)
+        return _named(_open_folder(path) if path.is_dir() else _open_file(path))
     except OSError as error:  # such as a folder on the way that may not be entered
         raise CheckpointError(
             f"{error.filename or path} cannot be read: {error.strerror or error}"
         ) from error
+
+
+def _named(source: FoundModel) -> FoundModel:
+    """The same, of the family that its name tells."""
+    kind = named_kind(source.kind, *source.called)
+    if kind == source.kind or kind is None:
+        return source
+    note = f"that it is {kind.words}, is what its name says; its tensors do not tell"
+    return replace(source, kind=kind, notes=(*source.notes, note))
+
+
+def named_kind(kind: FileKind | None, *called: str) -> FileKind | None:
+    """The kind of a model, of the family that its names tell among those with the same tensors."""
+    if kind is None or not kind.supported:
+        return kind
+    told = words(*called)
+    name = next((name for pattern, name in families()[kind.family].named.items()
+                 if re.search(pattern, told)), None)
+    return kind if name is None else replace(families()[name].files[0], family=name)
 
 
 def with_parts(source: FoundModel, text_encoders: Sequence[Path], vae: Path | None) -> FoundModel:
@@ -158,10 +186,18 @@ def _with_part(source: FoundModel, path: Path, found: Mapping[str, Mapping[str, 
         raise CheckpointError(f"{path} holds no {what.split(' ', 1)[1]}; {option} needs a file with"
                               f" {what} in it")
     kept = {name: tensor for name, tensor in source.tensors.items()
-            if not any(_within(part)(name) for part in found)}
+            if not any(_replaced(part, tensors, name) for part, tensors in found.items())}
     added = {name: tensor for tensors in found.values() for name, tensor in tensors.items()}
     notes = [f"{titles()[part]} is that of {path}" for part in found]
     return replace(source, tensors={**kept, **added}, notes=(*source.notes, *notes))
+
+
+def _replaced(part: str, tensors: Iterable[str], name: str) -> bool:
+    """Whether tensors of a part stand for the one called `name`: what reads texts and what reads
+    pictures in a language model may lie in two files."""
+    seeing = inside(part) + VISION
+    return _within(part)(name) and name.startswith(seeing) in {
+        each.startswith(seeing) for each in tensors}
 
 
 def _text_encoders(source: FoundModel, path: Path) -> dict[str, dict[str, StoredTensor]]:

@@ -100,8 +100,8 @@ class StoredTensor:
         than halves as f16, else as `floats`."""
         if HALVES.get(self.dtype) == "f16" != self.dtype.lower():
             return converted(self.read(), "f16")
-        if self.dtype not in FORMATS or any(part.transposed or part.last_tap
-                                            for part in self.expression):
+        if self.dtype not in FORMATS or any(
+                part.transposed or part.tap is not None or part.flat for part in self.expression):
             return self.floats()
         return held(self.dtype, np.ascontiguousarray(self.raw()), self.shape)
 

@@ -43,8 +43,6 @@ UNREAD: tuple[FileKind, ...] = (
     FileKind("sana", "a SANA checkpoint", lambda n: n.has("attention_y_norm.")),
     FileKind("qwen-image-layered", "a Qwen-Image-Layered checkpoint, which takes pictures apart",
              lambda n: n.has("time_text_embed.addition_t_embedding.")),
-    FileKind("qwen-image-edit", "a Qwen-Image-Edit-2511 checkpoint, which changes pictures",
-             lambda n: n.has("__index_timestep_zero__")),
     FileKind("mage-flow", "a Mage-Flow checkpoint",
              lambda n: n.has("transformer_blocks.0.img_mod.1.")
              and n.size("txt_norm.weight", 0) == MAGE_FLOW_WIDTH),

@@ -63,6 +63,8 @@ def _typed(option: Any) -> dict[str, Any]:
     kind = option.kind
     if isinstance(kind, kinds.FlagKind | kinds.ProjectionKind):
         return {"is_flag": True, "flag_value": True, "type": bool}
+    if isinstance(kind, kinds.OpenedKind) and kind.several:
+        return {"multiple": True, "type": str}
     if isinstance(kind, kinds.RowKind):
         return {"nargs": len(kind.names), "type": _number(kind.each)}
     if isinstance(kind, kinds.WholeKind | kinds.NumberKind) and option.name != "width":
@@ -80,7 +82,9 @@ def asked_for(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a picture that were given, as `PictureOptions` takes them."""
     from smalti.diffusion.options import OPTIONS
 
-    found = {name: value for name, value in given.items() if value is not None}
+    found = {name: value for name, value in given.items() if value not in (None, ())}
+    if len(found.get("image", ())) == 1:
+        (found["image"],) = found["image"]
     if "width" in found:
         found["width"], found["height"] = parse_size(found["width"])
     if (layers := found.get("skip_layers")) is not None:

@@ -6,19 +6,28 @@ they give is put together as the family of the model wants it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from PIL import Image
 
 from smalti.diffusion import known_states
-from smalti.diffusion.denoiser import BESIDE, Conditioning
+from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.emphasis import weighted
 from smalti.diffusion.plain_texts import BROUGHT, TOKENIZERS, PlainTexts, Tokenizer, rounded
 from smalti.diffusion.prompt import Chunk, Prompt, Span, Vector, filled, parse
 from smalti.diffusion.request import Request
 from smalti.diffusion.result import Stopwatch
+from smalti.diffusion.seeing import (
+    SeenPicture,
+    in_patches_of,
+    marks,
+    tokens_along,
+    with_pictures,
+)
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.tokenizer import END, POSITIONS
 from smalti.diffusion.vocabulary_file import brought_along
@@ -26,11 +35,21 @@ from smalti.diffusion.words import rows_of, widths
 from smalti.errors import CheckpointError
 from smalti.families import Text, family_of
 from smalti.families.parts import TEXTS, parts
-from smalti.families.record import CONDITIONER, Circumstances, Conditioner, Encoded, Floats
+from smalti.families.record import (
+    CONDITIONER,
+    VISION,
+    Circumstances,
+    Conditioner,
+    Encoded,
+    Floats,
+)
 from smalti.models.config import ModelConfig
 
 TEXT_BATCH = 2
 """What text encoders read at once; a prompt and a negative prompt without more to them are that."""
+MARK = 32
+"""Tokens around those of a picture in a prompt, at most, and a multiple that they are foretold in.
+"""
 CHUNKS_MAX = 32
 """Of 75 tokens; more of a prompt are not read."""
 
@@ -54,10 +73,10 @@ class Prompts:
         return ([(_at(timeline, step), weight) for timeline, weight in self.parts],
                 _at(self.negative, step))
 
-    def beside(self, channels: np.ndarray) -> Prompts:
-        """The same with channels that the network reads behind those of the latents."""
+    def beside(self, inputs: Conditioning) -> Prompts:
+        """The same with what the network reads besides, by the names of its inputs."""
         def read(timeline: Timeline) -> Timeline:
-            return tuple((stop, {**each, BESIDE: channels}) for stop, each in timeline)
+            return tuple((stop, {**each, **inputs}) for stop, each in timeline)
 
         return replace(self, parts=tuple((read(each), weight) for each, weight in self.parts),
                        negative=read(self.negative))
@@ -81,8 +100,10 @@ class Reading:
         return "the negative prompt" if self.negative else "the prompt"
 
 
-def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopwatch) -> Prompts:
-    """What prompt and negative prompt are to the denoiser, over a run of so many steps.
+def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopwatch,
+                pictures: Sequence[Image.Image] = ()) -> Prompts:
+    """What prompt and negative prompt are to the denoiser, over a run of so many steps; text
+    encoders that read pictures read these with both.
 
     Each text encoder is done with before the next one is needed.
     """
@@ -100,7 +121,7 @@ def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopw
     encoded = {}
     family = family_of(config)
     for part, name in zip(TEXTS, config.texts, strict=False):
-        encoder = Encoder(submodels, part, family.text(name), asked, words, timings)
+        encoder = Encoder(submodels, part, family.text(name), asked, words, timings, pictures)
         if encoder.text.encoder.chunked:
             encoded[name] = encoder.chunks(readings)
         else:
@@ -157,19 +178,40 @@ def _too_long(reading: Reading) -> Iterator[str]:
                f"{more} tokens at its end are not")
 
 
-def usual_text_shape(config: ModelConfig, number: int) -> tuple[int, int]:
-    """What the text encoder of this number is compiled for, for a prompt and a negative one."""
+Sizes = Sequence[tuple[int, int]]
+"""Width and height of pictures that are read, in pixels, as they are given."""
+
+
+def usual_text_shape(config: ModelConfig, number: int, pictures: Sizes = ()) -> tuple[int, int]:
+    """What the text encoder of this number is compiled for, for a prompt and a negative one, with
+    pictures where it reads them."""
     text = family_of(config).text(list(config.texts)[number])
-    return TEXT_BATCH, text.layer if text.encoder.chunked else text.tokens(config.denoiser)[0]
+    if text.encoder.chunked:
+        return TEXT_BATCH, text.layer
+    return TEXT_BATCH, text.tokens(config.denoiser)[0] + _tokens_seen(config, pictures)
 
 
-def usual_tokens(config: ModelConfig) -> int:
-    """The tokens that a denoiser reads of a short prompt."""
+def usual_vision_shapes(config: ModelConfig, pictures: Sizes) -> list[tuple[int, int, int]]:
+    """What the part that reads pictures is compiled for, for each of them."""
+    return [in_patches_of(*tokens_along(size, text.seen.area, vision)) for size in pictures
+            for text in family_of(config).texts if text.seen is not None
+            if (vision := getattr(config.texts[text.encoder.name], "vision", None))]
+
+
+def _tokens_seen(config: ModelConfig, pictures: Sizes) -> int:
+    """The tokens of pictures in a prompt, with those around them: `MARK` each."""
+    found = sum(rows * columns // 4 + MARK
+                for _, rows, columns in usual_vision_shapes(config, pictures))
+    return rounded(found, MARK, 0, found + MARK)
+
+
+def usual_tokens(config: ModelConfig, pictures: Sizes = ()) -> int:
+    """The tokens that a denoiser reads of a short prompt, with pictures where they are read."""
     family, blank = family_of(config), {}
     for name, width in ((name, text.hidden_size) for name, text in config.texts.items()):
         text = family.text(name)
-        tokens = (POSITIONS if text.encoder.chunked
-                  else text.tokens(config.denoiser)[0] - text.dropped)
+        tokens = (POSITIONS if text.encoder.chunked else
+                  text.tokens(config.denoiser)[0] - text.dropped + _tokens_seen(config, pictures))
         blank[name] = Encoded(np.zeros((1, tokens, width), np.float32),
                               np.zeros((1, width), np.float32), np.ones((1, tokens), np.float32))
     told = Circumstances(config.default_height, config.default_width, 1.0, [False])
@@ -201,6 +243,7 @@ class Encoder:
     asked: Request
     words: Mapping[str, Mapping[str, np.ndarray]]
     timings: Stopwatch
+    pictures: Sequence[Image.Image] = ()
 
     def chunks(self, readings: Sequence[Reading]) -> Encoded:
         """The chunks of each reading one after the other, weighted, and as many for all; the pooled
@@ -250,15 +293,17 @@ class Encoder:
 
     def plain(self, readings: Sequence[Reading]) -> tuple[Encoded, list[str]]:
         """The plain text of each reading, and warnings about what of it was not read."""
-        text = self.text
+        text, tokenizer, seen = self.text, self._tokenizer(), self._seen()
         low, high = text.tokens(self.submodels.checkpoint.config.denoiser)
         front, _, behind = text.template.partition("{}")
+        if text.seen is not None:
+            front += marks(text.seen, seen)
+            high += len(tokenizer.tokenize(front)) - text.dropped
         ending = behind if text.ended else ""
         cuttable = behind.removesuffix(ending)
         texts = [reading.text.replace(text.left_out, "") if text.left_out else reading.text
                  for reading in readings]
-        read = PlainTexts.of(self._tokenizer(), [front + each + cuttable for each in texts], high,
-                             ending)
+        read = PlainTexts.of(tokenizer, [front + each + cuttable for each in texts], high, ending)
         cut = read.not_read([reading.what for reading in readings], cuttable)
         length = read.longest
         if text.round_to:
@@ -274,11 +319,30 @@ class Encoder:
             ends = read.ends[:, None]
             inputs["mask"] = read.own(length)[:, ::-1 if text.filled_first else 1].copy()
             mask = (places <= ends).astype(np.float32)[:, text.dropped:]
+        if text.seen is not None:
+            inputs |= with_pictures(
+                inputs["tokens"], *tokenizer.tokenize(text.seen.token), seen,
+                self._tokens_of(seen), self.submodels.checkpoint.config.texts[text.encoder.name])
         context = self._run((length,), inputs)["context"][:, text.dropped:]
         if text.only_valid:
             mask = read.own(length)[:, text.dropped:]
             context = context * mask[..., None]
         return Encoded(context, mask=mask), cut
+
+    def _seen(self) -> list[SeenPicture]:
+        """The pictures as the encoder reads them, where it does."""
+        vision = getattr(self.submodels.checkpoint.config.texts[self.text.encoder.name], "vision",
+                         None)
+        if self.text.seen is None or vision is None:
+            return []
+        return [SeenPicture.of(each, self.text.seen.area, vision) for each in self.pictures]
+
+    def _tokens_of(self, seen: Sequence[SeenPicture]) -> list[np.ndarray]:
+        """The tokens of each picture."""
+        found = [states(self.submodels, VISION, picture.shape, {"patches": picture.patches[None]},
+                        self.timings, self._place)["tokens"][0] for picture in seen]
+        self.submodels.done(VISION)
+        return found
 
     def _run(self, shape: tuple[int, ...], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs for any number of rows; of plain texts, those of earlier pictures, too."""
@@ -319,7 +383,8 @@ def states(submodels: Submodels, part: str, shape: tuple[int, ...],
     under which name it is kept on disk, an earlier one has read is read, as many rows at a time as
     `shape` begins with."""
     known = submodels.texts
-    keys = [(part, shape, *(array[row].tobytes() for array in inputs.values()))
+    keys = [(part, shape, hashlib.sha256(b"".join(
+                array[row].tobytes() for array in inputs.values())).hexdigest())
             for row in range(len(next(iter(inputs.values()))))]
     places = {key: place(key) for key in keys if key not in known}
     known |= {key: kept for key, name in places.items()

@@ -7,16 +7,20 @@ the order in which it runs them; they only bind no weights. So what is foretold 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from smalti.diffusion.conditioning import (
+    Sizes,
     usual_conditioner_shape,
     usual_text_shape,
     usual_tokens,
+    usual_vision_shapes,
 )
 from smalti.diffusion.decoding import fitting_side, tile_count
+from smalti.diffusion.init_image import InitImage, near
 from smalti.diffusion.network import MODULATION
 from smalti.diffusion.options import OPTIONS
 from smalti.diffusion.request import Request
@@ -26,7 +30,7 @@ from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.text_devices import LOADED_BYTES_A_SECOND
 from smalti.errors import DeviceError, InputError
 from smalti.families.parts import TEXTS
-from smalti.families.record import CONDITIONER
+from smalti.families.record import CONDITIONER, VISION
 from smalti.fetch.download import shown_bytes
 from smalti.machine.uncertainty import uncertainty
 from smalti.models.config import ModelConfig
@@ -35,6 +39,8 @@ from smalti.runtime.drivers import driver_of
 
 UNTOLD = ("image", "hires", "controls", "skip_layers", "guidance_time", "cache")
 """Options whose memory or time is not worked out."""
+Shape = tuple[Any, ...]
+"""What a part is compiled for: numbers, and of a denoiser the sizes of pictures that it reads."""
 LINK_BYTES_A_SECOND = 12e9
 """At which they come to a GPU whose link is not known: a guess, of PCIe 3.0 with 16 lanes."""
 
@@ -50,7 +56,7 @@ class PartForecast:
     part: str
     title: str
     device: str
-    shape: tuple[int, ...]
+    shape: Shape
     precision: str
     memory: MemoryDecision
     runs: int
@@ -136,13 +142,15 @@ class Forecast:
                           f"are read and packed at {LOADED_BYTES_A_SECOND / 1e9:g} GB/s, a guess")
 
 
-def forecast(models: Submodels, asked: Request, name: str) -> Forecast:
+def forecast(models: Submodels, asked: Request, name: str,
+             changed: InitImage | None = None) -> Forecast:
     """What the picture `asked` would take of a model called `name`, in the memory that its
-    `residents` may take.
+    `residents` may take, where `changed` is what it reads pictures of.
 
     Raises InputError for options of which that is not known.
     """
-    given = [each for each in UNTOLD if OPTIONS[each].given(getattr(asked, each))]
+    given = [each for each in UNTOLD if OPTIONS[each].given(getattr(asked, each))
+             and (each != "image" or changed is None)]
     if given or asked.refiner:
         raise InputError(f"what {' and '.join(given) or 'a refiner'} would take is not foretold; "
                          f"leave {'it' if len(given) < 2 else 'them'} out")
@@ -154,7 +162,7 @@ def forecast(models: Submodels, asked: Request, name: str) -> Forecast:
     parts: list[PartForecast] = []
     refusal, tile = "", None
     try:
-        for part, shape, runs in course(weighed, asked):
+        for part, shape, runs in course(weighed, asked, changed):
             parts.append(_weighed(weighed, part, shape, runs))
             if part == "vae" and runs > asked.batch_size:
                 tile = max(shape) * models.checkpoint.config.vae.downscale
@@ -178,42 +186,83 @@ def forecast(models: Submodels, asked: Request, name: str) -> Forecast:
         tuple(weighed.said), refusal)
 
 
-def course(models: Submodels, asked: Request) -> Iterator[tuple[str, tuple[int, ...], int]]:
+def course(models: Submodels, asked: Request, changed: InitImage | None = None
+           ) -> Iterator[tuple[str, Shape, int]]:
     """The parts that a picture runs in order, what they are compiled for with a short prompt, and
     how often each runs. Each is done with when the next one is asked for."""
-    config = models.checkpoint.config
+    config, pictures = models.checkpoint.config, None if changed is None else changed.sizes
+    for size in _read(config, asked, pictures):
+        side = fitting_side(models, *size, "vae_encoder")
+        factor = config.vae.downscale
+        yield "vae_encoder", tuple(factor * min(extent, side) for extent in size), tile_count(
+            models, *size, side)
+        models.done("vae_encoder")
     for part in models.parts:
         if part not in ("vae", "vae_encoder", MODULATION, models.denoiser):
-            yield part, usual_shape(config, part, asked), 1
+            for shape, runs in Counter(_usual_shapes(config, part, asked, pictures)).items():
+                yield part, shape, runs
             models.done(part)
     evaluations = SAMPLERS[asked.sampler].evaluations
     for part in (MODULATION, models.denoiser):
         if part in models.parts:
             runs = 1 if part == MODULATION else asked.batch_size * (
                 evaluations * asked.steps - (evaluations - 1))
-            yield part, usual_shape(config, part, asked), runs
+            yield part, usual_shape(config, part, asked, pictures), runs
     for part in (MODULATION, models.denoiser):
         models.done(part)
-    height, width = usual_shape(config, "vae", asked)
+    height, width = (extent // config.vae.downscale for extent in (asked.height, asked.width))
     side = fitting_side(models, height, width)
     yield "vae", (min(height, side), min(width, side)), asked.batch_size * tile_count(
         models, height, width, side)
     models.done("vae")
 
 
-def usual_shape(config: ModelConfig, part: str, asked: Request) -> tuple[int, ...]:
-    """What a part is compiled for, for a picture of a short prompt."""
+def usual_shape(config: ModelConfig, part: str, asked: Request,
+                pictures: Sizes | None = None) -> Shape:
+    """What a part is compiled for, for a picture of a short prompt, and of others of these sizes
+    where they are read; of one of the usual size where the model cannot do without."""
+    return _usual_shapes(config, part, asked, pictures)[0]
+
+
+def _usual_shapes(config: ModelConfig, part: str, asked: Request,
+                  pictures: Sizes | None) -> list[Shape]:
+    """The same; of what reads pictures, for each of them."""
+    given = _given(config, pictures)
+    if part == VISION:
+        return [*usual_vision_shapes(config, given)]
+    return [_shape(config, part, asked, given, _read(config, asked, pictures))]
+
+
+def _given(config: ModelConfig, pictures: Sizes | None) -> Sizes:
+    """Sizes of the pictures that are given, or what is assumed."""
+    if pictures is None and config.denoiser.needs_reference:
+        return [(config.default_width, config.default_height)]
+    return pictures or ()
+
+
+def _read(config: ModelConfig, asked: Request, pictures: Sizes | None) -> list[tuple[int, int]]:
+    """Height and width of the latents of these pictures."""
+    factor = config.vae.downscale
+    sizes = [near(size, config) if config.denoiser.apart else (asked.width, asked.height)
+             for size in _given(config, pictures)]
+    return [(height // factor, width // factor) for width, height in sizes]
+
+
+def _shape(config: ModelConfig, part: str, asked: Request, pictures: Sizes,
+           read: Sequence[tuple[int, int]]) -> Shape:
+    """What a part other than that which reads pictures is compiled for."""
     if part in TEXTS:
-        return usual_text_shape(config, TEXTS.index(part))
+        return usual_text_shape(config, TEXTS.index(part), pictures)
     if part == CONDITIONER:
         return usual_conditioner_shape(config)
     rows, factor = 1 if asked.guidance_scale == 1 else 2, config.vae.downscale
     latent = asked.height // factor, asked.width // factor
     shapes = {MODULATION: (1,), "vae": latent, "vae_encoder": (asked.height, asked.width)}
-    return shapes.get(part, (rows, *latent, usual_tokens(config)))
+    more = (False, "", False, tuple(read)) if read else ()
+    return shapes.get(part, (rows, *latent, usual_tokens(config, pictures), *more))
 
 
-def _weighed(models: Submodels, part: str, shape: tuple[int, ...], runs: int) -> PartForecast:
+def _weighed(models: Submodels, part: str, shape: Shape, runs: int) -> PartForecast:
     """A part of a picture, with its place in memory."""
     device = models.placement.of_part(part)
     known = driver_of(device).model(described(device))

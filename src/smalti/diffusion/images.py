@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -13,6 +15,18 @@ Floats = np.ndarray
 Picture = Image.Image | str | Path
 BACKGROUND = (255, 255, 255, 255)
 """What is seen through transparent pixels."""
+
+
+def given(pictures: Picture | Sequence[Picture]) -> list[Picture]:
+    """One picture or several as a list. Raises InputError for none.
+
+    >>> given("a.png"), given(["a.png", "b.png"])
+    (['a.png'], ['a.png', 'b.png'])
+    """
+    found: list[Any] = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
+    if not found:
+        raise InputError("image is an empty list; expected a picture, or several")
+    return found
 
 
 def opened(picture: Picture) -> Image.Image:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageChops, ImageFilter
 
-from smalti.diffusion.images import Picture, as_pixels, opaque, opened, resized
+from smalti.diffusion.images import Picture, as_pixels, given, opaque, opened, resized
 from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.options import SIDE_MAX, PictureOptions
 from smalti.diffusion.request import size_multiple
@@ -35,7 +35,8 @@ class InitImage:
     """The initial picture of img2img, RGB; the `mask`, L, of its size, is white where it is
     repainted.
 
-    Only `box` of it (left, top, right, bottom) is computed, in `width` x `height` pixels.
+    Only `box` of it (left, top, right, bottom) is computed, in `width` x `height` pixels. The
+    `others`, RGB, are read besides by models that read several.
     """
 
     picture: Image.Image
@@ -44,10 +45,21 @@ class InitImage:
     width: int
     height: int
     change: Img2Img
+    others: Sequence[Image.Image] = ()
+
+    @property
+    def shown(self) -> Image.Image:
+        """What is computed, in the size that it has in the picture."""
+        return self.picture.crop(self.box)
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Width and height of all pictures that are read, in pixels."""
+        return [each.size for each in (self.shown, *self.others)]
 
     def pixels(self) -> Floats:
         """f32[3, height, width] in [-1, 1] of what is computed."""
-        return as_pixels(resized(self.picture.crop(self.box), self.width, self.height))
+        return as_pixels(resized(self.shown, self.width, self.height))
 
     def masked(self) -> Floats:
         """f32[height, width] in [0, 1] of what is computed: 1 where it is repainted."""
@@ -80,26 +92,31 @@ def init_image(config: ModelConfig, options: PictureOptions, kind: str = "text"
     guidance = _image_guidance(options, kind == "edit")
     if options.image is None:
         return None
+    first, *more = given(options.image)
+    if len(more) >= max(1, config.denoiser.references):
+        raise InputError(f"{1 + len(more)} pictures are given as image; this model reads "
+                         f"{max(1, config.denoiser.references)} at most")
     masked = options.mask is not None or options.extend is not None
     usual = STRENGTH_OF_ALL if kind != "text" or options.extend is not None else STRENGTH
     change = Img2Img(_or(options.strength, usual),
                     _or(options.mask_blur, MASK_BLUR) if masked else None,
                     _or(options.padding, PADDING) if options.only_masked else None, guidance)
-    picture, drawn = opaque(opened(options.image)), None
+    picture, drawn = opaque(opened(first)), None
+    others = [opaque(opened(each)) for each in more]
     if masked:
         picture, drawn = _prepared(picture, options.mask, options.extend, change.mask_blur or 0)
     own = ((config.default_width, config.default_height) if options.only_masked
-           else _near(picture, config))
+           else near(picture.size, config))
     size = _or(options.width, own[0]), _or(options.height, own[1])
     if drawn is not None:
         _check_possible(size)
         if options.only_masked:
             masked_box = drawn.getbbox() or (0, 0, *picture.size)
             box = around(masked_box, change.padding or 0, size[0] / size[1], picture.size)
-            return InitImage(picture, drawn, box, *size, change)
+            return InitImage(picture, drawn, box, *size, change, others)
         if (options.width, options.height) != (None, None):
             picture, drawn = resized(picture, *size), resized(drawn, *size)
-    return InitImage(picture, drawn, (0, 0, *picture.size), *size, change)
+    return InitImage(picture, drawn, (0, 0, *picture.size), *size, change, others)
 
 
 def _or(value: Any, default: Any) -> Any:
@@ -116,12 +133,13 @@ def _image_guidance(options: PictureOptions, edits: bool) -> float | None:
     return None
 
 
-def _near(picture: Image.Image, config: ModelConfig) -> tuple[int, ...]:
-    """The size of a picture, or that in which the model changes it, as near as its multiples allow.
-    """
+def near(size: tuple[int, int], config: ModelConfig) -> tuple[int, int]:
+    """The size of a picture, or that in which the model changes it or reads it besides, as near as
+    its multiples allow."""
     multiple = size_multiple(config)
-    return tuple(max(1, round(extent / multiple)) * multiple
-                 for extent in config.denoiser.sides(*picture.size))
+    width, height = (max(1, round(extent / multiple)) * multiple
+                     for extent in config.denoiser.sides(*size))
+    return width, height
 
 
 def _prepared(picture: Image.Image, mask: Picture | None, extend: Sequence[int] | None,

@@ -2,35 +2,38 @@
 
 Any model can make a part of a picture anew: its estimate of the clean latents is replaced by those
 of the picture where the mask is 0 (Lugmayr et al. 2022, "RePaint", arXiv:2201.09865, without its
-repetitions). Some read the picture as channels beside the latents, behind them in this order:
+repetitions). Some read the picture besides, as channels behind those of the latents, or as tokens:
 
     edit     z latents of the picture, not scaled in UNets but for EDM (InstructPix2Pix)
     control  z latents of the picture (FLUX.1 Canny and Depth)
     inpaint  the mask, z latents of the picture without what is masked (Stable Diffusion)
     fill     the same latents, f x f pixels of the mask as channels (FLUX.1 Fill)
-    reference  z latents of the picture, which become tokens (FLUX.1 Kontext, FLUX.2); may be left
-               out
+    reference  latents of the picture, of FLUX.2 and Qwen-Image-Edit also of others, which become
+               tokens; may be left out, but of Qwen-Image-Edit
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from PIL import Image
 
 from smalti.diffusion.conditioning import Prompts
 from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.encoding import encoded, to_model_space
 from smalti.diffusion.guidance import ImageGuidance
+from smalti.diffusion.images import as_pixels, resized
 from smalti.diffusion.img2img import Img2Img
-from smalti.diffusion.init_image import InitImage
+from smalti.diffusion.init_image import InitImage, near
 from smalti.diffusion.noise import NoiseLevels
 from smalti.diffusion.samplers import initial_latents
 from smalti.diffusion.samplers.walk import Denoise
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError
 from smalti.models.config import ModelConfig
+from smalti.models.flux import REFERENCE
 
 Floats = np.ndarray
 HALF = 0.5
@@ -42,14 +45,16 @@ class Start:
     """What a walk starts from: latents `clean` [z, h, w] or [pictures, z, h, w], which are changed
     as `change` says, or noise alone without them.
 
-    Where `mask` [h, w] is 0 they are known all along, which is None where nothing is. `beside`
-    [1, channels, h, w] is what the network reads besides.
+    Where `mask` [h, w] is 0 they are known all along, which is None where nothing is. `beside` is
+    what the network reads besides, by the names of its inputs; `pictures` are what text encoders
+    may read with the prompts.
     """
 
     change: Img2Img | None = None
     clean: Floats | None = None
     mask: Floats | None = None
-    beside: Floats | None = None
+    beside: Conditioning = field(default_factory=dict)
+    pictures: Sequence[Image.Image] = ()
 
     def steps(self, steps: int) -> int:
         """The steps, of so many from noise to picture, that are done: the last ones."""
@@ -69,13 +74,13 @@ class Start:
 
     def steered(self, prompts: Prompts) -> Prompts:
         """The prompts, with what the network reads besides."""
-        return prompts if self.beside is None else prompts.beside(self.beside)
+        return prompts.beside(self.beside) if self.beside else prompts
 
     def image_guidance(self, negative: Conditioning) -> ImageGuidance | None:
         """How the picture steers, where it does so with a strength of its own."""
         if self.change is None or self.change.image_guidance is None:
             return None
-        return ImageGuidance({**negative, BESIDE: np.zeros_like(self.beside)},
+        return ImageGuidance({**negative, BESIDE: np.zeros_like(self.beside[BESIDE])},
                              self.change.image_guidance)
 
 
@@ -127,6 +132,9 @@ def check_purpose(config: ModelConfig, source: InitImage | None, larger: bool) -
     if source is not None and larger:
         raise InputError("hires is for pictures that are made from noise alone; of a picture that "
                          "is given, ask for a larger width and height")
+    if source is None and config.denoiser.needs_reference:
+        raise InputError("this model changes pictures, and none is given; with a prompt alone it "
+                         "makes none; give an image, or use a model for text to image")
     if source is None and purpose(config) not in ("text", "reference"):
         found, latent = config.denoiser.in_channels, config.vae.z_channels
         raise InputError(f"this model reads {found} channels, {latent} of the picture that it makes"
@@ -137,22 +145,47 @@ def check_purpose(config: ModelConfig, source: InitImage | None, larger: bool) -
 def start(models: Submodels, source: InitImage) -> Start:
     """Encode what a walk starts from, and what the network reads besides."""
     config, change = models.checkpoint.config, source.change
-    kind, pixels, factor = purpose(config), source.pixels(), config.vae.downscale
+    kind, factor = purpose(config), config.vae.downscale
+    if kind == "reference":
+        return _referring(models, source)
+    pixels = source.pixels()
     mean = encoded(models, pixels)
     latents, masked = to_model_space(models, mean), source.masked()
     clean = None if kind != "text" and change.strength == 1 and source.mask is None else latents
     known = None if source.mask is None else largest(masked, factor)
     if kind == "text":
         return Start(change, latents, known)
-    if kind in ("edit", "control", "reference"):
+    if kind in ("edit", "control"):
         scaled = kind != "edit" or config.prediction.startswith("edm")
-        return Start(change, clean, known, (latents if scaled else mean)[None])
+        return Start(change, clean, known, {BESIDE: (latents if scaled else mean)[None]})
     hidden = (masked > HALF).astype(np.float32)
     seen = to_model_space(models, encoded(models, pixels * (1 - hidden)))
     channels = ([largest(hidden, factor)[None], seen] if kind == "inpaint" else
                 [seen, as_channels(hidden, factor)])
     return Start(change, None if change.strength == 1 else latents,
-                 beside=np.concatenate(channels)[None])
+                 beside={BESIDE: np.concatenate(channels)[None]})
+
+
+def _referring(models: Submodels, source: InitImage) -> Start:
+    """The same for a network that reads pictures as tokens: the first is the one that is changed,
+    of which no latents are needed but where it shows through."""
+    config, change = models.checkpoint.config, source.change
+    found: dict[tuple[int, tuple[int, int]], Floats] = {}
+
+    def latents(number: int, size: tuple[int, int]) -> Floats:
+        if (number, size) not in found:
+            found[number, size] = to_model_space(models, encoded(
+                models, as_pixels(resized(read[number], *size))))
+        return found[number, size]
+
+    read, made = [source.shown, *source.others], (source.width, source.height)
+    sizes = [made if number == 0 and (source.mask is not None or not config.denoiser.apart)
+             else near(picture.size, config) for number, picture in enumerate(read)]
+    beside = {f"{REFERENCE}{number}": latents(number, size)[None]
+              for number, size in enumerate(sizes)}
+    begun = change.strength < 1 or source.mask is not None
+    known = None if source.mask is None else largest(source.masked(), config.vae.downscale)
+    return Start(change, latents(0, made) if begun else None, known, beside, read)
 
 
 def largest(mask: Floats, factor: int) -> Floats:

@@ -225,8 +225,9 @@ class PictureJob:
         """What denoising starts from in img2img."""
         height, width = self._latent(self.asked)
         side, factor = fitting_side(self.models, height, width, PART), self.config.vae.downscale
-        with self.timings.of("prepare"):
-            self.models.bound(PART, (factor * min(height, side), factor * min(width, side)))
+        if not self.config.denoiser.apart:
+            with self.timings.of("prepare"):
+                self.models.bound(PART, (factor * min(height, side), factor * min(width, side)))
         with self.timings.of("encode"):
             return start(self.models, changed)
 

@@ -298,15 +298,17 @@ class ProjectionKind:
 
 @dataclass(frozen=True)
 class OpenedKind:
-    """What is open already, or the path of a file: it is checked where it is opened."""
+    """What is open already, or the path of a file: it is checked where it is opened. There may be
+    `several` as a list."""
 
     json: Schema
+    several: bool = False
 
     def checked(self, what: str, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
 
     def written(self, value: Any) -> str:
-        return str(value)
+        return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
     def read(self, text: str) -> str:
         return text

@@ -15,8 +15,11 @@ from smalti.diffusion.control import Controls
 from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.guidance import KEEP
 from smalti.diffusion.submodels import MODULATION, Shape, Submodels
+from smalti.models.flux import REFERENCE
 
 Floats = np.ndarray
+CLEAN = "clean"
+"""The input of a denoiser that modulates tokens of pictures that are read."""
 MODULATING = ("timesteps", "pooled", "guidance")
 """What the modulations of a denoiser are made of, where they are a part of their own."""
 
@@ -47,6 +50,8 @@ class PictureNetwork:
         rows = len(conditionings)
         if self.controls is not None:
             self.controls.read(height, width)
+        if self._clean(conditionings[0]):
+            times = [*times, 0.0]
         if MODULATION in self.submodels.parts:
             self._modulated({
                 "timesteps": np.repeat(np.array(times, np.float32), rows),
@@ -61,8 +66,9 @@ class PictureNetwork:
         """What the denoiser is compiled for."""
         plain = (rows, height, width, conditioning["context"].shape[1])
         control = False if self.controls is None else self.controls.joined.control
-        if self.submodels.checkpoint.config.denoiser.reference and BESIDE in conditioning:
-            return (*plain, control, self.tiling, KEEP in conditioning, True)
+        if sizes := tuple(part.shape[2:] for name, part in conditioning.items()
+                          if name.startswith(REFERENCE)):
+            return (*plain, control, self.tiling, KEEP in conditioning, sizes)
         if KEEP in conditioning:
             return (*plain, control, self.tiling, True)
         return (*plain, control, self.tiling) if control or self.tiling else plain
@@ -87,9 +93,16 @@ class PictureNetwork:
             if MODULATION in self.submodels.parts:
                 making = {name: inputs.pop(name) for name in MODULATING if name in inputs}
                 inputs[MODULATION] = self._modulated(making)
+                if self._clean(conditioning):
+                    inputs[CLEAN] = self._modulated(
+                        {**making, "timesteps": np.zeros_like(making["timesteps"])})
             (result[own],) = self.submodels.run(self.submodels.denoiser, shape,
                                                 latent=read, **inputs).values()
         return result
+
+    def _clean(self, conditioning: Conditioning) -> bool:
+        """Whether pictures are read whose tokens are modulated as at time 0."""
+        return self.submodels.checkpoint.config.denoiser.clean and f"{REFERENCE}0" in conditioning
 
     @contextmanager
     def only(self, needed: Sequence[bool]) -> Iterator[None]:

@@ -117,6 +117,9 @@ def _label(names: Mapping[str, Any]) -> dict[str, str]:
 
 
 PICTURE = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}
+PICTURES_MAX = 10
+PICTURES = {"anyOf": [PICTURE, {"type": "array", "items": PICTURE, "minItems": 1,
+                                "maxItems": PICTURES_MAX}]}
 MODELS_OWN = "the model's own"
 SHARE = NumberKind(0, 1)
 
@@ -218,10 +221,11 @@ class PictureOptions:
         "How strongly, and from when to when, skip-layer guidance counts.", "guidance",
         (2.5, 0.01, 0.2), label="SLG", usual="2.5 0.01 0.2", metavar="SCALE START END",
         needs=("skip_layers",))
-    image: Picture | None = option(
-        OpenedKind(PICTURE),
-        "A picture to change (img2img), instead of making one from noise alone.",
-        "image", usual="none", metavar="PICTURE", kin=("init_image", "init_images", "input_image"))
+    image: Picture | Sequence[Picture] | None = option(
+        OpenedKind(PICTURES, several=True),
+        "A picture to change (img2img), instead of making one from noise alone; several for models "
+        "that read more, such as FLUX.2 and Qwen-Image-Edit, which change the first.", "image",
+        usual="none", metavar="PICTURE", kin=("images", "init_image", "init_images", "input_image"))
     strength: float | None = option(
         NumberKind(0, 1, above=True, expected="a number above 0, which changes nothing, to 1, "
                    "which leaves nothing"),

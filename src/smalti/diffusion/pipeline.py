@@ -181,9 +181,12 @@ class Pipeline:
         with self._asking:
             weights, _ = self._weights(asked)
         config, *_ = few_steps(self.config, weights)
+        read = purpose(self.config) == "reference" and asked.mask is None and asked.extend is None
+        changed = init_image(self.config, asked, "reference") if read else None
         complete = request(config, asked, model=self.name, memory_bytes=self._memory_bytes,
+                           size=None if changed is None else (changed.width, changed.height),
                            refiner=self._refiner_name)
-        return forecast(self._submodels.using(weights), complete, self.name)
+        return forecast(self._submodels.using(weights), complete, self.name, changed)
 
     @property
     def _refiner_name(self) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from smalti.errors import InputError
 from smalti.families.parts import TEXTS
+from smalti.families.record import VISION
 from smalti.runtime.choice import chosen
 
 OTHERS = "others"
@@ -33,7 +34,8 @@ PLACES = {
 FOLLOWS = {"text_2": "text", "text_3": "text", "refiner": "denoiser", "control": "denoiser",
            "encoder": "decoder"}
 """What a part that nothing is said of runs beside; others run with `OTHERS`."""
-NAMED = {"vae": "decoder", "vae_encoder": "encoder", **{part: part for part in TEXTS}}
+NAMED = {"vae": "decoder", "vae_encoder": "encoder", VISION: "text",
+         **{part: part for part in TEXTS}}
 """The places of parts of a model; those that are not here are of the denoiser."""
 AUTO = "auto"
 EXAMPLE = "denoiser=vulkan:0,text=cpu"

@@ -32,7 +32,7 @@ class DenoiserStage:
         """The model with the prompts of a picture of so many steps, which its text encoders read
         now, and what it reads besides of an initial picture."""
         config = submodels.checkpoint.config
-        prompts = begun.steered(conditioned(submodels, asked, steps, timings))
+        prompts = begun.steered(conditioned(submodels, asked, steps, timings, begun.pictures))
         network = PictureNetwork(submodels, asked.batch_size, controls, asked.tiling)
         levels = noise_levels(config, asked.width, asked.height, asked.steps)
         return cls(submodels, prompts, network, Denoiser(network, levels, config.prediction))

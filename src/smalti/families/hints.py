@@ -12,7 +12,8 @@ class TextHints:
     """Values that a file states about a text encoder; None where it says nothing.
 
     `head_dim`, `rotary_base`, `gate` (the activation of gated MLPs), `softcap`, `query_size` and
-    `window` are of language models; see `LanguageConfig`.
+    `window` are of language models; see `LanguageConfig`. `vision_heads`, and `vision_all`, the
+    blocks whose patches see all others, are of what reads pictures in them.
     """
 
     heads: int | None = None
@@ -24,6 +25,8 @@ class TextHints:
     softcap: float | None = None
     query_size: int | None = None
     window: int | None = None
+    vision_heads: int | None = None
+    vision_all: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Hints:
     """Values that a file states about its model; None where it says nothing.
 
     `texts` are those about its text encoders, in their order. `unet_heads` are one number, or one a
-    level. `reference` is whether another picture may be read as tokens. Sizes `width`, `height` are
+    level. `reference` is whether another picture may be read as tokens, `clean` whether such
+    tokens are modulated as at time 0. Sizes `width`, `height` are
     in pixels, `latent_size` in latent pixels (for both sides). `shift_low` at `tokens_low` and
     `shift_high` at `tokens_high` are the points of `ExponentialShift`; `flow_terminal` is the level
     of the last step of a schedule, 0 where the schedule tells it.
@@ -71,5 +75,6 @@ class Hints:
     guidance: float | None = None
     distilled_guidance: float | None = None
     reference: bool | None = None
+    clean: bool | None = None
     sampler: str | None = None
     noise: str | None = None

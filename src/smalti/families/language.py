@@ -14,8 +14,11 @@ from smalti.families.hints import TextHints
 from smalti.families.keys.language import (
     GEMMA_GGUF,
     LANGUAGE_GGUF,
+    VISION,
+    VISION_GGUF,
     known_names,
     language_name,
+    seeing_names,
 )
 from smalti.families.record import Layout, Text, TextEncoder
 from smalti.graph import Graph
@@ -26,14 +29,20 @@ from smalti.models.language_config import (
     QWEN3_4B,
     QWEN3_VL_4B,
     QWEN25_7B,
+    QWEN25_VISION,
     LanguageConfig,
+    VisionConfig,
 )
+from smalti.models.qwen_vision import qwen_vision_graph
 
 CHATML = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 """A prompt as the only message of a user, as Qwen reads it, before an answer that thinks."""
 
 CHATML_ANSWER = CHATML + "<think>\n\n</think>\n\n"
 """The same before an answer without thinking."""
+
+SEEING_ALL = 8
+"""One of so many blocks that read pictures in Qwen2.5-VL, the last of them, sees all patches."""
 
 LAYERS = {1024: 28, 2048: 28, 2304: 26, 2560: 36, 3584: 28, 4096: 36, 5120: 40}
 """Layers of the published models by their width: Qwen3 of 0.6, 1.7, 4 and 8 billion numbers, Gemma
@@ -54,6 +63,9 @@ def language_config(name: str, known: LanguageConfig, where: object, shapes: Sha
                               f"expected {known.gate}: this is another model")
     start = re.escape(_inside(name))
     layer = start + r"layers\.(\d{1,4})\."
+    if text.seen is not None and not any(map(re.compile(layer).match, shapes)):
+        raise CheckpointError(f"{where}: of {title} only what reads pictures is given; give the "
+                              f"file of the language model, too, with another --text-encoder")
 
     def size(module: str, axis: int) -> int:
         return most(where, f"size of {module} of {title}",
@@ -88,7 +100,35 @@ def language_config(name: str, known: LanguageConfig, where: object, shapes: Sha
         softcap=known.softcap and (hints.softcap or known.softcap),
         query_size=known.query_size and (hints.query_size or known.query_size),
         window=known.window and (hints.window or known.window),
+        vision=None if text.seen is None else _vision_config(where, title, start, shapes, hints),
     )
+
+
+def _vision_config(where: object, title: str, start: str, shapes: Shapes,
+                   hints: TextHints) -> VisionConfig:
+    """What reads pictures in a language model whose names begin with `start`, an expression.
+
+    Raises CheckpointError where there is none, or where a number of it cannot be seen.
+    """
+    block = start + re.escape(VISION) + r"blocks\.(\d{1,4})\."
+    if not any(map(re.compile(block).match, shapes)):
+        raise CheckpointError(
+            f"{where}: {title} comes without what reads pictures, whose tensors begin with "
+            f"{VISION}; this model reads the picture that it changes: give {QWEN25_FILE}, or "
+            f"beside a GGUF file also that of its mmproj, each with --text-encoder")
+
+    def size(name: str, axis: int) -> int:
+        return most(where, f"size of {name} of what reads pictures", sizes(
+            shapes, start + re.escape(VISION) + name + r"\.weight$", axis))
+
+    hidden = size(r"blocks\.\d+\.attn\.proj", 0)
+    blocks = count(where, "block of what reads pictures", shapes, block)
+    known = QWEN25_VISION
+    return replace(
+        known, hidden_size=hidden, mlp_size=size(r"blocks\.\d+\.mlp\.gate_proj", 0), blocks=blocks,
+        heads=hints.vision_heads or max(1, hidden // known.head_dim),
+        out_size=size(r"merger\.mlp\.2", 0),
+        seeing_all=hints.vision_all or tuple(range(SEEING_ALL - 1, blocks, SEEING_ALL)))
 
 
 def _inside(name: str) -> str:
@@ -106,6 +146,7 @@ def _graph(name: str, config: LanguageConfig, text: Text) -> Callable[..., Graph
     taps = _taps(config.hidden_size, config.layers, text)
     return partial(language_graph, config, taps=taps, final_norm=text.final_norm,
                    masked=text.masked, filled_first=text.filled_first,
+                   seeing=text.seen is not None,
                    prefix=_inside(name).removesuffix("."))
 
 
@@ -115,7 +156,8 @@ _START = r"(text encoder\.)?(model\.)?(language_model\.)?(model\.)?layers\.\d+\.
 """What begins the names of layers, in files of all kinds and where they are not yet told apart."""
 
 
-_PICTURES = re.compile(r"(text encoder\.)?(model\.)?visual\.deepstack_merger_list\.")
+_PICTURE_START = r"(text encoder\.)?(model\.)?visual\."
+_PICTURES = re.compile(_PICTURE_START + r"deepstack_merger_list\.")
 """What begins the names of layers that put pictures between those of Qwen3-VL."""
 
 
@@ -161,12 +203,43 @@ QWEN3 = _encoder(
     tokenizer="qwen3", tokens=151_669, known=known_names(norms=True, biases=False))
 """Qwen3, which Z-Image and FLUX.2 klein read."""
 
-QWEN25 = _encoder(
-    "qwen25", "the text encoder Qwen2.5-VL", "qwen_2.5_vl_7b.safetensors", QWEN25_7B,
-    ("self_attn.q_proj.bias", "attn_q.bias"),
+QWEN25_FILE = "qwen_2.5_vl_7b.safetensors"
+_TEXTS_OF_QWEN25 = ("self_attn.q_proj.bias", "attn_q.bias")
+_SEES = re.compile(_PICTURE_START + r"blocks\.\d+\.mlp\.gate_proj\.weight$")
+MMPROJ = ("v.blk.0.ffn_gate.weight", "v.patch_embd.weight.1")
+"""Tensors of llama.cpp's files of what reads pictures in Qwen2.5-VL, which no others have both."""
+
+
+def _shows_qwen25(names: Iterable[str], shapes: Shapes) -> bool:
+    """It has what reads texts, or what reads pictures alone."""
+    found = {*names, *shapes}
+    return (_shows(*_TEXTS_OF_QWEN25)(found, {}) or any(map(_SEES.match, found))
+            or found.issuperset(MMPROJ))
+
+
+def _layout_of_qwen25(names: Iterable[str]) -> Layout | None:
+    """Names of llama.cpp, or of transformers."""
+    names = list(names)
+    if not _shows_qwen25(names, {}):
+        return None
+    if any(name.startswith(("blk.", "v.blk.")) for name in names):
+        return {**LANGUAGE_GGUF, **VISION_GGUF}
+    return seeing_names(names)
+
+
+def _seeing(config: LanguageConfig) -> Callable[..., Graph]:
+    """From (batch, height, width in patches) to the graph of what reads pictures."""
+    return partial(qwen_vision_graph, config.vision,
+                   prefix=_inside("qwen25") + VISION.removesuffix("."))
+
+
+_QWEN25 = _encoder(
+    "qwen25", "the text encoder Qwen2.5-VL", QWEN25_FILE, QWEN25_7B, _TEXTS_OF_QWEN25,
     prefixes=("text_encoders.qwen25_7b.transformer.",), tokenizer="qwen2", tokens=151_665,
     known=known_names(norms=False, biases=True, beside=r"visual\..*"))
-"""What reads texts in Qwen2.5-VL, for Qwen-Image; pictures are not read."""
+QWEN25 = replace(_QWEN25, alone=(*_QWEN25.alone, f"{VISION}merger.mlp.0.", MMPROJ[1]),
+                 shows=_shows_qwen25, layout=_layout_of_qwen25, seeing=_seeing)
+"""Qwen2.5-VL, which reads texts for Qwen-Image, and pictures with them for Qwen-Image-Edit."""
 
 QWEN3_VL = _encoder(
     "qwen3vl", "the text encoder Qwen3-VL", "qwen3vl_4b_bf16.safetensors", QWEN3_VL_4B,
@@ -190,8 +263,7 @@ def _shows_mistral(names: Iterable[str], shapes: Shapes) -> bool:
     """It has neither what shows Qwen3 nor what shows Qwen2.5, and no norms behind layers."""
     found = (*names, *shapes)
     layer = _shows("self_attn.q_proj.weight", "attn_q.weight")
-    others = (("self_attn.q_norm.weight", "attn_q_norm.weight"),
-              ("self_attn.q_proj.bias", "attn_q.bias"), GEMMA_MARK)
+    others = (("self_attn.q_norm.weight", "attn_q_norm.weight"), _TEXTS_OF_QWEN25, GEMMA_MARK)
     return layer(found, {}) and not any(_shows(*other)(found, {}) for other in others)
 
 

@@ -5,7 +5,7 @@ What a checkpoint must hold, what is compiled and what is explained all come fro
 
 from __future__ import annotations
 
-from smalti.families.record import ModelPart
+from smalti.families.record import VISION, ModelPart
 from smalti.families.registry import family_of
 from smalti.models.config import ModelConfig
 
@@ -16,13 +16,16 @@ TEXTS = ("text", "text_2", "text_3")
 def parts(config: ModelConfig) -> dict[str, ModelPart]:
     """The parts of a model by name; a shape is
 
+        vision                 (batch, height, width) of pictures in patches, of text encoders that
+                               read them
         text, text_2, text_3   of CLIP (batch, skip), where the state that is `skip`-th from the end
                                is read, or (batch, skip, True) with rows of tokens for their
                                numbers; of T5 (batch, tokens)
         unet, transformer      (batch, height, width, tokens), sizes of the latent; then `control`
                                of its graph where it reads what ControlNets give, else False, and
                                of a UNet the directions in which the picture can be repeated (see
-                               `tileable`)
+                               `tileable`), or of a transformer "", whether blocks can be left out,
+                               and the sizes of latents that it reads besides
         conditioner            (batch, tokens of the text encoder), then those of another tokenizer,
                                of families that have one
         modulation             (batch,), of FLUX.1 and Chroma
@@ -37,6 +40,9 @@ def parts(config: ModelConfig) -> dict[str, ModelPart]:
     for part, (name, text) in zip(TEXTS, config.texts.items(), strict=False):
         title = "the text encoder" if len(config.texts) == 1 else f"the text encoder {name}"
         use = family.text(name)
+        if use.seen is not None and use.encoder.seeing is not None:
+            found[VISION] = ModelPart("what reads pictures", use.encoder.seeing(text), (1, 2, 2),
+                                      wide=True)
         found[part] = ModelPart(title, use.encoder.graph(text, use), (1, 1),
                                 wide=use.encoder.wide)
     return {**found, **family.backbone.parts(config.denoiser),

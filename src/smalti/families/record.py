@@ -45,6 +45,10 @@ STEADY = ("context", "vector", "pooled", "guidance", "mask")
 """Inputs of a denoiser that stay the same for all steps of a picture."""
 
 
+VISION = "vision"
+"""The part of a text encoder that makes its tokens of pictures."""
+
+
 CONDITIONER = "conditioner"
 """The part that a `Conditioner` tells of."""
 
@@ -90,6 +94,8 @@ class TextEncoder:
     layout        names below its prefix -> how they become parameters; None for names of none of
                   its code bases
     graph         (hyperparameters, how a family reads it) -> the graph for a shape
+    seeing        (hyperparameters) -> the graph of what reads pictures; None where that is not
+                  computed
     spelled       its layers as trainers of adapters spell them
     architecture  what GGUF files of it state as theirs, where their names are those of another
     known         a regular expression of all names below its prefix that its published models have,
@@ -108,6 +114,7 @@ class TextEncoder:
     shows: Callable[[Iterable[str], Shapes], bool]
     layout: Callable[[Iterable[str]], Layout | None]
     graph: Callable[[Any, Text], Callable[..., Graph]]
+    seeing: Callable[[Any], Callable[..., Graph]] | None = None
     spelled: Callable[[Layers], SpelledLayers] = own_spelling
     tokens: int = 0
     wide: bool = False
@@ -124,6 +131,20 @@ class TextEncoder:
 def all_tokens(low: int, high: int) -> Callable[[Any], tuple[int, int]]:
     """These numbers of tokens, at least and at most, whatever the denoiser."""
     return lambda denoiser: (low, high)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How a text encoder sees pictures, before the prompt.
+
+    area          pixels of each picture there, about
+    mark          what stands for a picture, with {} where its number stands, from 1
+    token         the text of one of its tokens, within the mark, which is repeated for all of them
+    """
+
+    area: int
+    mark: str
+    token: str = "<|image_pad|>"
 
 
 @dataclass(frozen=True)
@@ -150,6 +171,7 @@ class Text:
     ended         whether what stands behind the prompt there is read also where a long one is cut
                   off: a token of its own begins it
     dropped       states at the beginning, those of the template, that the denoiser does not see
+    seen          how pictures are read with the prompt; None: they are not
     """
 
     encoder: TextEncoder
@@ -169,6 +191,7 @@ class Text:
     template: str = "{}"
     ended: bool = False
     dropped: int = 0
+    seen: Seen | None = None
 
 
 @dataclass(frozen=True)
@@ -324,6 +347,8 @@ class ModelFamily:
     title         the models of it, in words
     files         the kinds of files that it comes in, in the order in which they are asked
     before        families whose files look like this one's, too, and are asked later
+    named         a regular expression of what the name of a model says, in small letters, whose
+                  tensors are those of this family -> the family that it is of instead
     texts         its text encoders, in the order in which folders have them
     backbone      the kind of denoiser
     join          what the denoiser is told of a prompt
@@ -357,6 +382,7 @@ class ModelFamily:
     distilled: Recommended | None = None
     published: tuple[DenoiserConfig, ...] = ()
     before: tuple[str, ...] = ()
+    named: Mapping[str, str] = field(default_factory=dict)
     aligned: tuple[float, ...] = ()
     shift_by_size: Shift = flux_shift
     conditioner: Conditioner | None = None

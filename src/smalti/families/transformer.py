@@ -7,12 +7,14 @@ from typing import Any
 
 from smalti.families.record import STEADY, ModelPart
 from smalti.graph import Graph
+from smalti.models.flux import Sizes
 
 
 def transformer_part(graph: Callable[..., Graph]) -> ModelPart:
     """The part that `graph` computes: (batch, height, width, tokens), then control and others."""
     def build(batch: int, height: int, width: int, tokens: int, control: Any = False,
-              directions: str = "", gated: bool = False, referenced: bool = False) -> Graph:
+              directions: str = "", gated: bool = False,
+              referenced: Sizes = ()) -> Graph:
         """There are no `directions`: a token knows where in the picture it stands."""
         options = {"control": control, "gated": gated, "referenced": referenced}
         return graph(batch, height, width, tokens,

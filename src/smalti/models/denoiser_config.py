@@ -16,7 +16,7 @@ class DenoiserConfig(ABC):
     `in_channels` are those of the latent and of what is read behind it, `out_channels` those of the
     latent. `context_dim` is the width of the prompt's tokens. `guidance` is true for a model that
     was distilled from guided predictions, and is told how strong guidance is to be. `reference` is
-    true for one that may read the latent of another picture as tokens behind those of its own.
+    true for one that may read the latents of other pictures as tokens behind those of its own.
     """
 
     in_channels: int
@@ -40,6 +40,21 @@ class DenoiserConfig(ABC):
     """Side in latent pixels of the squares that have after guidance the norm that they have without
     it; 0 for none."""
 
+    apart = False
+    """Whether pictures that it reads as tokens have sizes of their own (see `sides`), not that of
+    the picture that is made."""
+
+    clean: bool = False
+    """Whether tokens of pictures that it reads are modulated as at time 0."""
+
+    needs_reference = False
+    """Whether it makes no picture of a prompt alone."""
+
+    @property
+    def references(self) -> int:
+        """Pictures that may be read as tokens."""
+        return int(self.reference)
+
     @property
     def title(self) -> str:
         """What to call it in a sentence."""
@@ -56,15 +71,17 @@ class DenoiserConfig(ABC):
         return None
 
     def widest(self, area: int) -> int:
-        """Numbers in its widest activation at full size, for a latent of `area` pixels."""
-        return self.hidden_size * area // self.multiple**2
+        """Numbers in its widest activation at full size, for a latent of `area` pixels; with tokens
+        of two pictures where it reads one."""
+        return (1 + self.reference) * self.hidden_size * area // self.multiple**2
 
     def purposes(self, latent: int, downscale: int) -> Mapping[int, str]:
         """Channels that are read behind the `latent` ones -> what a model with these is made for.
 
         The autoencoder makes one pixel of the latent of `downscale` x `downscale` pixels.
         """
-        return {0: "text", latent: "control", latent + downscale**2: "fill"}
+        return ({0: "reference"} if self.reference else
+                {0: "text", latent: "control", latent + downscale**2: "fill"})
 
     def sides(self, width: int, height: int) -> tuple[int, int]:
         """The size in pixels in which a picture of this size is changed, before its sides become

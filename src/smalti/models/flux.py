@@ -8,7 +8,7 @@ al. 2023, arXiv:2302.05442). Names are those of the original checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
@@ -28,9 +28,13 @@ from smalti.nn import (
 )
 
 Places = tuple[int, ...]
+Sizes = tuple[tuple[int, int], ...]
+"""Height and width of each of several latents."""
 
 UNCONTROLLED: tuple[Places, Places] = ((), ())
 PREFIX = "model.diffusion_model"
+REFERENCE = "reference."
+"""What begins the names of inputs that are latents of other pictures."""
 PATCH = 2
 """Pixels of the latent along each side of a token."""
 TIME_FEATURES = 256
@@ -39,7 +43,7 @@ GUIDANCE_UNIT = 1000.0
 
 
 def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: int, *,
-               modulated: bool = False, masked: bool = False, referenced: bool = False,
+               modulated: bool = False, masked: bool = False, referenced: Sizes = (),
                control: tuple[Places, Places] = UNCONTROLLED) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
@@ -51,8 +55,8 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
     With `modulated` an input `modulation` f32[batch, config.modulations, hidden_size] of
     `flux_modulation_graph` stands for timesteps, pooled and guidance, and the weights that make it,
     a quarter of all, are not read. With `masked` an input `mask` f32[batch, length] is 1 for tokens
-    of the text that others see. With `referenced` the latent is followed by that of another picture
-    of the same size, as channels more, which become tokens of their own. `control` holds for each
+    of the text that others see. The latents of other pictures, of the sizes `referenced`, are
+    inputs `reference.0`, ..., which become tokens of their own. `control` holds for each
     double and each single block the number of the input `control.double.0`, ... or
     `control.single.0`, ... f32[batch, height / 2 * width / 2, hidden_size] that is added to the
     image tokens behind it, -1 for none. Raises InputError for an odd size, for other numbers of
@@ -63,22 +67,23 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
     >>> list(g.inputs), g.outputs["prediction"].shape
     (['latent', 'context', 'timesteps', 'pooled', 'guidance'], (1, 16, 128, 96))
     """
-    g, shown = Graph("flux"), 1 + referenced
-    tokens = shown * (height // PATCH) * (width // PATCH)
-    latent = g.input("latent", (batch, shown * config.in_channels, height, width))
+    g = Graph("flux")
+    own, others = (height // PATCH) * (width // PATCH), tokens_of(referenced, PATCH)
+    latent = g.input("latent", (batch, config.in_channels, height, width))
     if referenced and control != UNCONTROLLED:
         raise InputError("ControlNets steer models that make a picture from a prompt alone; leave "
                          "them out where another picture is read")
     context = g.input("context", (batch, length, config.context_dim))
     source = (given_modulations(g, config, batch) if modulated
               else computed(g, config, batch, PREFIX))
-    mask = hidden_scores(g.input("mask", (batch, length)), tokens) if masked else None
+    mask = hidden_scores(g.input("mask", (batch, length)), own + others) if masked else None
     double, single = (
-        control_inputs(g, f"control.{kind}.", places, blocks, (batch, tokens, config.hidden_size))
+        control_inputs(g, f"control.{kind}.", places, blocks, (batch, own, config.hidden_size))
         for kind, places, blocks in zip(("double", "single"), control,
                                         (config.double_blocks, config.single_blocks)))
     with g.scope(PREFIX):
-        img, txt, cos, sin = embedded(latent, context, config)
+        img, txt, cos, sin = embedded(latent, context, config,
+                                      others=reference_inputs(g, config, batch, referenced))
         for i in range(config.double_blocks):
             with g.scope(f"double_blocks.{i}"):
                 img, txt = double_block(img, txt, double_modulations(source, i, config), cos, sin,
@@ -91,8 +96,8 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
             x = _controlled(x, single[i])
         with g.scope("final_layer"):
             shift, scale = source("adaLN_modulation.1", config.modulations - 2, 2)
-            own = rows(x, length, length + tokens // shown)
-            g.output("prediction", _final_layer(own, shift, scale, height, width, config))
+            x = rows(x, length, length + own)
+            g.output("prediction", _final_layer(x, shift, scale, height, width, config))
     return g
 
 
@@ -213,35 +218,50 @@ def check_latent(height: int, width: int, axes: tuple[int, ...], head_dim: int) 
 
 
 def embedded(latent: Value, context: Value, config: FluxConfig,
-             first: Value | None = None) -> tuple[Value, Value, Value, Value]:
+             first: Value | None = None,
+             others: Sequence[Value] = ()) -> tuple[Value, Value, Value, Value]:
     """Tokens of the image and of the text [n, t, c], and the angles of all, text first.
 
     Text tokens, and those of `first` [n, k, c] before them, stand at 0 on all axes, image tokens at
-    (0, row, column), and those of a second picture, whose latent is behind that of the first, at
-    (1, row, column). Raises InputError for a latent of odd size, or axes that do not make up a
+    (0, row, column), and those of the k-th of the `others`, which are latents, too, behind them at
+    (k, row, column). Raises InputError for a latent of odd size, or axes that do not make up a
     head.
     """
-    (_, _, height, width), g = latent.shape, latent.graph
-    check_latent(height, width, config.axes, config.head_dim)
-    seen = [patches(picture, PATCH) for picture in pictures(latent, config)]
-    img = seen[0] if len(seen) == 1 else g.apply("concat", *seen, axis=1)
-    img = linear(img, "img_in", config.hidden_size)
+    g = latent.graph
+    for picture in (latent, *others):
+        check_latent(*picture.shape[2:], config.axes, config.head_dim)
+    img = linear(side_by_side([patches(picture, PATCH) for picture in (latent, *others)]),
+                 "img_in", config.hidden_size)
     txt = linear(context, "txt_in", config.hidden_size)
     if first is not None:
         txt = g.apply("concat", first, txt, axis=1)
-    grid = (len(seen), height // PATCH, width // PATCH)
-    angles = grid_angles(g, grid if len(seen) > 1 else grid[1:], txt.shape[1], config.axes,
-                         config.rotary_base)
-    return img, txt, *angles
+    grids = [tuple(side // PATCH for side in picture.shape[2:]) for picture in (latent, *others)]
+    angles = [grid_angles(g, grids[0], txt.shape[1], config.axes, config.rotary_base)]
+    angles += [grid_angles(g, (1, *grid), 0, config.axes, config.rotary_base, starts=(k, 0, 0))
+               for k, grid in enumerate(grids[1:], 1)]
+    cos, sin = map(side_by_side, zip(*angles, strict=True))
+    return img, txt, cos, sin
 
 
-def pictures(latent: Value, config: FluxConfig | QwenImageConfig) -> list[Value]:
-    """The latents that are channels behind each other, each [n, in_channels, h, w]."""
-    width, channels = config.in_channels, latent.shape[1]
-    if channels == width:
-        return [latent]
-    return [latent.graph.apply("slice", latent, axis=1, start=start, end=start + width)
-            for start in range(0, channels, width)]
+def reference_inputs(g: Graph, config: FluxConfig | QwenImageConfig, batch: int,
+                     sizes: Sizes) -> list[Value]:
+    """The inputs of latents of other pictures, [n, in_channels, h, w] each."""
+    return [g.input(f"{REFERENCE}{k}", (batch, config.in_channels, *size))
+            for k, size in enumerate(sizes)]
+
+
+def tokens_of(sizes: Sizes, patch: int) -> int:
+    """The tokens that latents of these sizes become, squares of `patch` pixels a side.
+
+    >>> tokens_of(((8, 4), (2, 2)), 2)
+    9
+    """
+    return sum((height // patch) * (width // patch) for height, width in sizes)
+
+
+def side_by_side(parts: Sequence[Value]) -> Value:
+    """Tokens [n, t, c] behind tokens."""
+    return parts[0] if len(parts) == 1 else parts[0].graph.apply("concat", *parts, axis=1)
 
 
 def control_inputs(g: Graph, prefix: str, places: Places, blocks: int,

@@ -12,9 +12,11 @@ from smalti.models.flux import (
     GUIDANCE_UNIT,
     PREFIX,
     TIME_FEATURES,
+    Sizes,
     double_block,
-    pictures,
+    reference_inputs,
     rows,
+    side_by_side,
     single_block,
 )
 from smalti.models.transformer_config import Flux2Config
@@ -34,15 +36,15 @@ REFERENCE_STEP = 10
 
 
 def flux2_graph(config: Flux2Config, batch: int, height: int, width: int, length: int, *,
-                referenced: int = 0) -> Graph:
+                referenced: Sizes = ()) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
     latent f32[batch, in_channels, height, width], context f32[batch, length, context_dim] of the
     text encoder, timesteps f32[batch] from 0 to 1000 (noise), and with `config.guidance` also
     guidance f32[batch] (such as 4) -> prediction f32[batch, out_channels, height, width], the
-    velocity from picture to noise. All tokens of the text are seen. With `referenced` the latent is
-    followed by those of so many other pictures of its size, as channels more, which become tokens
-    of their own. Raises InputError for axes that do not make up a head.
+    velocity from picture to noise. All tokens of the text are seen. The latents of other pictures,
+    of the sizes `referenced`, are inputs `reference.0`, ..., which become tokens of their own.
+    Raises InputError for axes that do not make up a head.
 
     >>> from smalti.models import FLUX2_KLEIN_4B
     >>> g = flux2_graph(FLUX2_KLEIN_4B, batch=1, height=64, width=48, length=512)
@@ -53,7 +55,7 @@ def flux2_graph(config: Flux2Config, batch: int, height: int, width: int, length
         raise InputError(f"rotary axes of {config.axes} channels do not make up a head of "
                          f"{config.head_dim}")
     g = Graph("flux2")
-    latent = g.input("latent", (batch, (1 + referenced) * config.in_channels, height, width))
+    latent = g.input("latent", (batch, config.in_channels, height, width))
     context = g.input("context", (batch, length, config.context_dim))
     timesteps = g.input("timesteps", (batch,))
     guidance = g.input("guidance", (batch,)) if config.guidance else None
@@ -64,11 +66,11 @@ def flux2_graph(config: Flux2Config, batch: int, height: int, width: int, length
         double = {stream: modulation(vec, f"double_stream_modulation_{stream}.lin", 6, bias=False)
                   for stream in ("img", "txt")}
         single = modulation(vec, "single_stream_modulation.lin", 3, bias=False)
-        seen = [to_tokens(picture) for picture in pictures(latent, config)]
-        img = seen[0] if len(seen) == 1 else g.apply("concat", *seen, axis=1)
-        img = linear(img, "img_in", config.hidden_size, bias=False)                # [n, i, c]
+        seen = (latent, *reference_inputs(g, config, batch, referenced))
+        img = linear(side_by_side([to_tokens(picture) for picture in seen]), "img_in",
+                     config.hidden_size, bias=False)                               # [n, i, c]
         txt = linear(context, "txt_in", config.hidden_size, bias=False)            # [n, t, c]
-        cos, sin = _angles(g, height, width, length, referenced, config)
+        cos, sin = _angles(g, length, ((height, width), *referenced), config)
         for i in range(config.double_blocks):
             with g.scope(f"double_blocks.{i}"):
                 img, txt = double_block(img, txt, double, cos, sin, config)
@@ -93,12 +95,11 @@ def _embedded(number: Value, name: str, config: Flux2Config) -> Value:
         return linear(x, "out_layer", config.hidden_size, bias=False)
 
 
-def _angles(g: Graph, height: int, width: int, length: int, referenced: int,
-            config: Flux2Config) -> tuple[Value, Value]:
+def _angles(g: Graph, length: int, sizes: Sizes, config: Flux2Config) -> tuple[Value, Value]:
     """Of the tokens of the text, at (0, 0, 0, place), then of those of the image, at (0, row,
     column, 0), and of the k-th picture that is read, at (REFERENCE_STEP * k, row, column, 0)."""
     parts = [grid_angles(g, (length,), 0, config.axes, config.rotary_base)]
-    parts += [grid_angles(g, (1, height, width, 1), 0, config.axes, config.rotary_base,
-                          starts=(REFERENCE_STEP * k, 0, 0, 0)) for k in range(1 + referenced)]
-    cos, sin = (g.apply("concat", *tables, axis=1) for tables in zip(*parts))
+    parts += [grid_angles(g, (1, *size, 1), 0, config.axes, config.rotary_base,
+                          starts=(REFERENCE_STEP * k, 0, 0, 0)) for k, size in enumerate(sizes)]
+    cos, sin = map(side_by_side, zip(*parts, strict=True))
     return cos, sin

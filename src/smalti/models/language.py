@@ -35,16 +35,17 @@ GATES = {"silu": silu, "gelu_tanh": gelu_tanh}
 
 def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Sequence[int],
                    final_norm: bool = False, masked: bool = False, filled_first: bool = False,
-                   embedded: bool = False, prefix: str = PREFIX) -> Graph:
+                   seeing: bool = False, prefix: str = PREFIX) -> Graph:
     """tokens i32[batch, length] -> context f32[batch, length, hidden_size * number of taps].
 
     Tap k is the state behind k layers, channels side by side where there are several; what lies
     above the last of them is not computed. With `final_norm` the norm behind all layers is computed
     of each. With `masked` an input `mask` f32[batch, length] is 1 for tokens that others see, 0 for
     those that none sees; `filled_first` says that these stand before the others, and see nothing.
-    If `embedded`, for texts with pictures among their tokens, inputs `embeddings` f32[batch,
-    length, hidden_size], `cos` and `sin` f32[batch, length, head_dim / 2] (see `picture_angles`)
-    stand for token numbers. Raises InputError for a tap that the model has no layer for.
+    If `seeing`, for texts with pictures among their tokens, there are inputs `pictures` f32[batch,
+    length, hidden_size], which hold what stands for tokens that `shown` f32[batch, length] is 1 of,
+    and zeros elsewhere, and `cos` and `sin` f32[batch, length, head_dim / 2] of all (see
+    `picture_angles`). Raises InputError for a tap that the model has no layer for.
 
     >>> from smalti.models import QWEN3_4B
     >>> g = language_graph(QWEN3_4B, batch=1, length=64, taps=[35])
@@ -55,20 +56,21 @@ def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Seq
         raise InputError(f"states behind the layers {[*taps]} are asked for; the text encoder has "
                          f"the layers 1 to {config.layers}")
     g, states = Graph("language"), {}
-    if embedded:
-        x = g.input("embeddings", (batch, length, config.hidden_size))             # [n, t, c]
+    ids = g.input("tokens", (batch, length), "i32")
+    if seeing:
+        pictures = g.input("pictures", (batch, length, config.hidden_size))
+        shown = g.input("shown", (batch, length)).reshape(batch, length, 1)
         cos, sin = (g.input(name, (batch, length, config.head_dim // 2)) for name in ("cos", "sin"))
     else:
-        ids = g.input("tokens", (batch, length), "i32")
         cos, sin = (g.constant(table) for table in _angles(np.arange(length)[None, :, None],
                                                             config))
     seen = g.input("mask", (batch, length)) if masked else None
     mask = [] if seen is None else [hidden_scores(seen)]
     sees = seen.reshape(batch, length, 1) if seen is not None and filled_first else None
     with g.scope(prefix):
-        if not embedded:
-            x = embedding(ids, "embed_tokens", config.vocab_size, config.hidden_size)
-            x = x * math.sqrt(config.hidden_size) if config.sandwiched else x
+        x = embedding(ids, "embed_tokens", config.vocab_size, config.hidden_size)  # [n, t, c]
+        x = x * math.sqrt(config.hidden_size) if config.sandwiched else x
+        x = x * (1.0 - shown) + pictures if seeing else x
         for i in range(max(taps)):
             with g.scope(f"layers.{i}"):
                 x = _layer(x, i, mask, sees, cos, sin, config)                         # [n, t, c]

@@ -28,6 +28,8 @@ class LanguageConfig:
     "gelu_tanh". Scores are divided by the root of `query_size`, of `head_dim` where it is 0, and
     become c tanh(score / c) for a `softcap` c that is not 0. A token sees `window` tokens, itself
     included, in the first layer and every second behind it; 0 is no limit.
+
+    `vision` is what reads pictures, for a model that is to see them.
     """
 
     vocab_size: int
@@ -46,16 +48,27 @@ class LanguageConfig:
     softcap: float = 0.0
     query_size: int = 0
     window: int = 0
+    vision: VisionConfig | None = None
+
+    @property
+    def sections(self) -> tuple[int, int, int]:
+        """Pairs of a head that turn with the time, the row and the column of a token: 2, 3 and 3 of
+        8 (Bai et al. 2025, arXiv:2502.13923, section 2.1.3)."""
+        place = 3 * (self.head_dim // 2) // 8
+        return self.head_dim // 2 - 2 * place, place, place
 
     def divisions(self) -> Iterator[Division]:
         """What must divide what."""
         yield "text encoder", self.heads, "heads of keys", self.kv_heads
         yield "text encoder", self.head_dim, "halves of a head", 2
+        if self.vision is not None:
+            yield from self.vision.divisions()
 
     def outline(self) -> str:
         """Its size, in one line."""
         return (f"{self.layers} layers, width {self.hidden_size}, {self.heads} heads over "
-                f"{self.kv_heads} of keys, vocabulary {self.vocab_size}")
+                f"{self.kv_heads} of keys, vocabulary {self.vocab_size}"
+                + ("" if self.vision is None else f"; {self.vision.outline()}"))
 
 
 QWEN3_4B = LanguageConfig(151936, hidden_size=2560, mlp_size=9728, layers=36, heads=32, kv_heads=8,
@@ -110,8 +123,22 @@ class VisionConfig:
 
     @property
     def patch_size(self) -> int:
-        """Numbers of a patch."""
-        return self.channels * self.frames * self.patch**2
+        """Numbers of a patch, of one frame."""
+        return self.channels * self.patch**2
+
+    @property
+    def token_side(self) -> int:
+        """Pixels along the side of what becomes a token."""
+        return self.square * self.patch
+
+    def outline(self) -> str:
+        """Its size, in words."""
+        return f"pictures by {self.blocks} blocks of width {self.hidden_size}"
+
+    def divisions(self) -> Iterator[Division]:
+        """What must divide what: a quarter of a head turns with the row, one with the column."""
+        yield "reader of pictures", self.hidden_size, "heads", self.heads
+        yield "reader of pictures", self.head_dim, "quarters of a head", 4
 
 
 QWEN25_VISION = VisionConfig(hidden_size=1280, mlp_size=3420, blocks=32, heads=16, out_size=3584,

@@ -19,12 +19,15 @@ from smalti.models.flux import (
     PREFIX,
     TIME_FEATURES,
     Places,
+    Sizes,
     Source,
     check_latent,
     control_inputs,
     given_modulations,
-    pictures,
+    reference_inputs,
     rows,
+    side_by_side,
+    tokens_of,
 )
 from smalti.models.transformer_config import QwenImageConfig
 from smalti.nn import (
@@ -48,7 +51,7 @@ millions fit f16."""
 OF_BLOCK = 12
 """Vectors that modulate a block: six of the image, six of the text."""
 PICTURES = ("img", "other")
-"""The streams of the picture that is made and of one that is read, which share all weights."""
+"""The streams of the picture that is made and of those that are read, which share all weights."""
 STREAMS = {"txt": ("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out", "norm_added_q",
                    "norm_added_k"),
            **dict.fromkeys(PICTURES, ("to_q", "to_k", "to_v", "to_out.0", "norm_q", "norm_k"))}
@@ -59,7 +62,7 @@ Angles = tuple[Value, Value]
 
 
 def qwen_image_graph(config: QwenImageConfig, batch: int, height: int, width: int, length: int, *,
-                     modulated: bool = False, referenced: bool = False,
+                     modulated: bool = False, referenced: Sizes = (),
                      control: Places = ()) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
@@ -70,9 +73,9 @@ def qwen_image_graph(config: QwenImageConfig, batch: int, height: int, width: in
 
     With `modulated` an input `modulation` f32[batch, config.modulations, hidden_size] of
     `qwen_image_modulation_graph` stands for timesteps, and the weights that make it are not read.
-    If `referenced` the latent is followed by that of another picture of the same size, as channels
-    more, which become tokens of their own; with `config.clean` these are modulated by the vectors
-    of time 0, which are an input `clean` of the shape of `modulation`.
+    The latents of other pictures, of the sizes `referenced`, are inputs `reference.0`, ..., which
+    become tokens of their own; with `config.clean` these are modulated by the vectors of time 0,
+    which are an input `clean` of the shape of `modulation`.
     `control` holds for each block the number of the input `control.0`, ... f32[batch, height / 2 *
     width / 2, hidden_size] that is added to the image tokens behind it, -1 for none. Raises
     InputError for an odd size, for axes that do not make up a head, or for other numbers of blocks.
@@ -82,23 +85,25 @@ def qwen_image_graph(config: QwenImageConfig, batch: int, height: int, width: in
     >>> list(g.inputs), g.outputs["prediction"].shape
     (['latent', 'context', 'mask', 'timesteps'], (1, 16, 128, 96))
     """
-    check_latent(height, width, config.axes, config.head_dim)
-    g, grid = Graph("qwen_image"), (height // PATCH, width // PATCH)
-    tokens, count = grid[0] * grid[1], 1 + referenced
-    latent = g.input("latent", (batch, count * config.in_channels, height, width))
+    sizes = ((height, width), *referenced)
+    for size in sizes:
+        check_latent(*size, config.axes, config.head_dim)
+    g, tokens = Graph("qwen_image"), tokens_of(sizes[:1], PATCH)
+    latent = g.input("latent", (batch, config.in_channels, height, width))
+    others = reference_inputs(g, config, batch, referenced)
     context = g.input("context", (batch, length, config.context_dim))
-    hidden = hidden_scores(g.input("mask", (batch, length)), count * tokens)
+    hidden = hidden_scores(g.input("mask", (batch, length)), tokens_of(sizes, PATCH))
     source = given_modulations(g, config, batch) if modulated else _computed(g, config, batch)
     clean = given_modulations(g, config, batch, "clean") if referenced and config.clean else None
     controls = control_inputs(g, "control.", control, config.blocks,
                               (batch, tokens, config.hidden_size))
     with g.scope(PREFIX):
-        seen = [linear(patches(picture, PATCH), "img_in", config.hidden_size) * STREAM_UNIT
-                for picture in pictures(latent, config)]
+        seen = [linear(side_by_side([patches(each, PATCH) for each in stream]), "img_in",
+                       config.hidden_size) * STREAM_UNIT for stream in ([latent], others) if stream]
         txt = linear(rms_norm(context, "txt_norm", config.eps), "txt_in",
                      config.hidden_size) * STREAM_UNIT
         streams = {"txt": txt, **dict(zip(PICTURES, seen))}                  # [n, t, c]
-        angles = _angles(g, length, (count, *grid), config)
+        angles = _angles(g, length, sizes, config)
         for i in range(config.blocks):
             with g.scope(f"transformer_blocks.{i}"):
                 parts = _modulations(source, i)
@@ -184,24 +189,24 @@ def _modulations(source: Source, block: int) -> dict[str, list[Value]]:
     return {"img": source("img_mod.1", first, 6), "txt": source("txt_mod.1", first + 6, 6)}
 
 
-def _angles(g: Graph, length: int, grid: tuple[int, int, int], config: QwenImageConfig) -> Angles:
+def _angles(g: Graph, length: int, sizes: Sizes, config: QwenImageConfig) -> Angles:
     """Of the tokens of a text, then of those of images: their number, rows and columns of each.
 
     An image stands around 0 with its middle, so that sizes between those of training are between
-    their positions, and a second one a step further on the first axis; a text stands on the
-    diagonal, from behind the image on.
+    their positions, and each further one a step further on the first axis; a text stands on the
+    diagonal, from behind the largest image on.
     """
-    found = []
-    line = np.arange(length)[:, None] + max(extent // 2 for extent in grid[1:])
+    grids = [tuple(side // PATCH for side in size) for size in sizes]
+    line = np.arange(length)[:, None] + max(side // 2 for grid in grids for side in grid)
     text = np.concatenate([
         line * config.rotary_base ** (-np.arange(0, width, 2) / width) for width in config.axes],
         axis=1)[None]
-    image = grid_angles(g, grid, 0, config.axes, config.rotary_base,
-                        starts=(0, *(-(extent - extent // 2) for extent in grid[1:])))
-    for function, table in zip((np.cos, np.sin), image, strict=True):
-        first = g.constant(function(text).astype(np.float32))
-        found.append(g.apply("concat", first, table, axis=1))
-    return found[0], found[1]
+    parts = [tuple(g.constant(function(text).astype(np.float32)) for function in (np.cos, np.sin))]
+    parts += [grid_angles(g, (1, *grid), 0, config.axes, config.rotary_base,
+                          starts=(k, *(-(side - side // 2) for side in grid)))
+              for k, grid in enumerate(grids)]
+    cos, sin = map(side_by_side, zip(*parts, strict=True))
+    return cos, sin
 
 
 # ---------------------------------------------------------------------- blocks

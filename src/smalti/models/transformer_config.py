@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from smalti.models.denoiser_config import DenoiserConfig, Division
@@ -45,8 +45,23 @@ class T5Config:
                 f" vocabulary {self.vocab_size}")
 
 
+def of_area(area: int, width: int, height: int) -> tuple[int, int]:
+    """Sides of a picture of this shape with about so many pixels, multiples of `READ_MULTIPLE`.
+
+    >>> of_area(384 * 384, 640, 480), of_area(384 * 384, 9000, 10)
+    ((448, 320), (11520, 32))
+    """
+    wide = (area * (width / height)) ** 0.5
+    return tuple(max(1, round(side / READ_MULTIPLE)) * READ_MULTIPLE
+                 for side in (wide, wide / (width / height)))
+
+
 READ_AREA = 1024 * 1024
-"""Pixels of a picture that FLUX.2 reads, at most."""
+"""Pixels of a picture that is read: by FLUX.2 at most, by Qwen-Image-Edit about."""
+READ_MULTIPLE = 32
+"""Of the sides of those that Qwen-Image-Edit reads, in pixels."""
+FLUX2_REFERENCES = 10
+"""Pictures that FLUX.2 reads at most, as its authors' service does for dev."""
 KONTEXT_SIDES = ((672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248),
                  (880, 1184), (944, 1104), (1024, 1024))
 """Pixels of the sides of pictures that FLUX.1 Kontext was trained with, either way round."""
@@ -98,14 +113,6 @@ class FluxConfig(TransformerConfig):
     def inner_size(self) -> int:
         """Channels that the first layer of an MLP gives."""
         return self.mlp_size * (2 if self.gated else 1)
-
-    def purposes(self, latent: int, downscale: int) -> Mapping[int, str]:
-        """Channels behind those of the latent -> what for; some read a picture as tokens."""
-        return {0: "reference"} if self.reference else super().purposes(latent, downscale)
-
-    def widest(self, area: int) -> int:
-        """Numbers in its widest activation, with tokens of two pictures where it reads one."""
-        return (1 + self.reference) * super().widest(area)
 
     def sides(self, width: int, height: int) -> tuple[int, int]:
         """For Kontext the size that it was trained with whose shape is nearest.
@@ -173,6 +180,13 @@ class Flux2Config(FluxConfig):
 
     bias = False
     gated = True
+
+    apart = True
+
+    @property
+    def references(self) -> int:
+        """Pictures that may be read as tokens."""
+        return FLUX2_REFERENCES if self.reference else 0
 
     @property
     def multiple(self) -> int:
@@ -339,13 +353,15 @@ class QwenImageConfig(TransformerConfig):
     """Qwen-Image (Qwen team 2025, arXiv:2508.02324): blocks of two streams, text and image.
 
     `axes` are the channels of a head that turn with the number of a picture, row and column. Edit
-    of 2511 has tokens of other pictures `clean`: modulated as at time 0.
+    reads other pictures, so many `references`; that of 2511 has their tokens `clean`: modulated as
+    at time 0.
     """
 
     hidden_size: int
     heads: int
     mlp_size: int
     blocks: int = 60
+    references: int = 0
     clean: bool = False
     in_channels: int = 16
     out_channels: int = 16
@@ -356,6 +372,25 @@ class QwenImageConfig(TransformerConfig):
 
     normed = 2
     """The side of a token: as diffusers' pipelines do, and ComfyUI does not."""
+    apart = True
+
+    @property
+    def reference(self) -> bool:  # type: ignore[override]  # follows from a number here
+        """Whether it reads pictures."""
+        return self.references > 0
+
+    @property
+    def needs_reference(self) -> bool:  # type: ignore[override]  # as is this
+        """Edit makes no picture of a prompt alone."""
+        return self.reference
+
+    def sides(self, width: int, height: int) -> tuple[int, int]:
+        """Those of a picture of the same shape, of the area that Edit was trained with.
+
+        >>> replace(QWEN_IMAGE, references=1).sides(3000, 2000), QWEN_IMAGE.sides(640, 480)
+        ((1248, 832), (640, 480))
+        """
+        return of_area(READ_AREA, width, height) if self.reference else (width, height)
 
     @property
     def modulations(self) -> int:

@@ -21,7 +21,14 @@ from smalti.diffusion.edges import HIGH, LOW
 from smalti.diffusion.guidance import Projected
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import NumberKind, WholeKind
-from smalti.diffusion.options import ALIASES, KIN, OPTIONS, SIDE_MAX, PictureOptions
+from smalti.diffusion.options import (
+    ALIASES,
+    KIN,
+    OPTIONS,
+    PICTURES_MAX,
+    SIDE_MAX,
+    PictureOptions,
+)
 from smalti.errors import InputError
 from smalti.server.models import MODEL, ModelFile, ModelFolders
 
@@ -105,9 +112,13 @@ def opened(request: Mapping[str, Any], folders: ModelFolders) -> Asked:
     options = {name: value for name, value in options.items()
                if value is not None or OPTIONS[name].default is None}
     _check_types(options)
-    for name in ("image", "mask"):
-        if options.get(name) is not None:
-            options[name] = picture(options[name], name)
+    if isinstance(options.get("image"), list):
+        options["image"] = [picture(each, "image")
+                            for each in _list("image", options["image"], PICTURES_MAX)]
+    elif options.get("image") is not None:
+        options["image"] = picture(options["image"], "image")
+    if options.get("mask") is not None:
+        options["mask"] = picture(options["mask"], "mask")
     if options.get("hires_upscaler") is not None:
         options["hires_upscaler"] = folders.named(options["hires_upscaler"], "esrgan").path
     if options.get("controls"):

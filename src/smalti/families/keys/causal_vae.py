@@ -65,5 +65,6 @@ def causal_vae(names: Iterable[str]) -> Table:
     """The table for a file that has these names, below the prefix of the autoencoder."""
     names = list(names)
     rename = causal_renaming(names)
-    return {rename(name): (StoredRows(name, last_tap=name.endswith(".weight")
-                                      and not _IN_SPACE.search(name)),) for name in names}
+    return {rename(name): (StoredRows(name, tap=-1 if name.endswith(".weight")
+                                      and not _IN_SPACE.search(name) else None),)
+            for name in names}

@@ -1,12 +1,14 @@
 """Keys of language models: inside, the names of transformers; in GGUF files, those of llama.cpp.
 
-Sources: transformers 5, `models/qwen3/modeling_qwen3.py` and `models/gemma2/modeling_gemma2.py`;
-llama.cpp, `gguf-py/gguf/constants.py` and `conversion/gemma.py`.
+Sources: transformers 5, `models/qwen3/modeling_qwen3.py`, `models/qwen2_5_vl` and
+`models/gemma2/modeling_gemma2.py`; llama.cpp, `gguf-py/gguf/constants.py`, `conversion/gemma.py`,
+and `conversion/qwenvl.py` for what reads pictures.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from smalti.families.keys.stored import StoredRows, Table, layers
 
@@ -45,6 +47,26 @@ GEMMA_GGUF: Table = {ours: tuple(StoredRows(part.name, added=float("norm" in our
                      for ours, rule in _gguf(_SANDWICHED).items()}
 """Those of Gemma: factors of norms have the one that is added to them elsewhere."""
 
+VISION = "visual."
+"""What begins the names of that which reads pictures."""
+PATCHES = f"{VISION}patch_embed.proj"
+"""What makes tokens of patches, of two frames: inside a matrix for each of them."""
+FRAMES = 2
+
+_VISION_LAYER = {
+    "attn.qkv": ("attn_q", "attn_k", "attn_v"), "attn.proj": "attn_out", "norm1": "ln1",
+    "norm2": "ln2", **{f"mlp.{kind}_proj": f"ffn_{kind}" for kind in ("gate", "up", "down")}}
+
+VISION_GGUF: Table = {
+    **layers({f"{VISION}merger.ln_q": "v.post_ln",
+              **{f"{VISION}merger.mlp.{i}": f"mm.{i}" for i in (0, 2)},
+              **{f"{VISION}blocks.*.{ours}": tuple(f"v.blk.*.{each}" for each in (
+                     stored if isinstance(stored, tuple) else (stored,)))
+                 for ours, stored in _VISION_LAYER.items()}}),
+    f"{PATCHES}.0.weight": (StoredRows("v.patch_embd.weight", flat=True),),
+    f"{PATCHES}.1.weight": (StoredRows("v.patch_embd.weight.1", flat=True),)}
+"""llama.cpp's files of what reads pictures in Qwen2.5-VL, which are called mmproj."""
+
 _START = re.compile(r"(model\.)?(language_model\.)?(model\.)?")
 
 
@@ -70,3 +92,21 @@ def language_name(name: str) -> str:
     ('norm.weight', 'visual.norm.weight')
     """
     return _START.sub("", name, count=1)
+
+
+def seeing_names(names: Iterable[str]) -> Table:
+    """The table for a language model that reads pictures, whose tensors have these names: the
+    kernel over two frames of a film becomes a matrix for each frame.
+
+    >>> list(seeing_names(["visual.patch_embed.proj.weight"]))
+    ['visual.patch_embed.proj.0.weight', 'visual.patch_embed.proj.1.weight']
+    """
+    found: dict[str, tuple[StoredRows, ...]] = {}
+    for stored in names:
+        ours = language_name(stored)
+        if ours == f"{PATCHES}.weight":
+            found |= {f"{PATCHES}.{i}.weight": (StoredRows(stored, tap=i, flat=True),)
+                      for i in range(FRAMES)}
+        else:
+            found[ours] = (StoredRows(stored),)
+    return found

@@ -4,7 +4,8 @@ An expression is a tuple of parts, one below the other: each is one of several e
 of a stored tensor. One part with all rows is a new name; several tensors stacked are a fused
 projection, and one of the runs of a fused one is a single one of them; the halves of one tensor in
 turn are shift and scale where a file has scale and shift. A matrix may be stored transposed, of a
-convolution of films one picture needs a single tap, and factors may be stored with a one added.
+convolution of films one picture needs a single tap, one that reads each pixel once is a matrix, and
+factors may be stored with a one added.
 Rows of every format lie in one run of bytes, those of quantised ones too, so nothing needs to be
 read to know an expression, and what is read is read once.
 
@@ -19,6 +20,7 @@ of a name that is a number, and is the same on both sides. To use one:
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -35,15 +37,17 @@ _BLOCK_NUMBER = re.compile(r"(?<=\.)\d{1,4}(?=\.)")
 @dataclass(frozen=True)
 class StoredRows:
     """Run `index` of `count` equal runs of the rows of the stored tensor `name`, or of that matrix
-    `transposed`, or of the `last_tap` in time of that kernel [out, in, time, height, width], which
-    some files hold alone [out, in, height, width]. Some files have a number `added` to all of them,
-    which is taken off again when they are read."""
+    `transposed`, or of the `tap` in time of that kernel [out, in, time, height, width], -1 for the
+    last, which some files hold alone [out, in, height, width]; of a kernel that is `flat` all but
+    the first axis are one. Some files have a number `added` to all of them, which is taken off
+    again when they are read."""
 
     name: str
     index: int = 0
     count: int = 1
     transposed: bool = False
-    last_tap: bool = False
+    tap: int | None = None
+    flat: bool = False
     added: float = 0.0
 
 
@@ -117,12 +121,14 @@ def shape_of(expression: Expression, shape: Callable[[str], tuple[int, ...]]) ->
     rows, rests = 0, []
     for part in expression:
         stored = shape(part.name)
-        if part.last_tap:
+        if part.tap is not None:
             if len(stored) not in (KERNEL_OF_FILMS - 1, KERNEL_OF_FILMS):
                 raise CheckpointError(f"{part.name} has {len(stored)} axes; expected a kernel of "
                                       f"{KERNEL_OF_FILMS}, the third of which is time, or of "
                                       f"{KERNEL_OF_FILMS - 1}")
             stored = stored[:2] + stored[-2:]
+        if part.flat:
+            stored = stored[0], math.prod(stored[1:])
         count, *rest = (stored[::-1] if part.transposed else stored) or (1,)
         if count % part.count:
             raise CheckpointError(f"the {count} rows of {part.name} are no {part.count} equal runs")
@@ -144,8 +150,10 @@ def assembled(expression: Expression, read: Callable[[str], np.ndarray]) -> np.n
     runs = []
     for part in expression:
         array = read(part.name).T if part.transposed else read(part.name)
-        if part.last_tap and array.ndim == KERNEL_OF_FILMS:
-            array = array[:, :, -1]
+        if part.tap is not None and array.ndim == KERNEL_OF_FILMS:
+            array = array[:, :, part.tap]
+        if part.flat:
+            array = array.reshape(len(array), -1)
         if part.count > 1:
             rows = len(array) // part.count
             array = array[part.index * rows:(part.index + 1) * rows]

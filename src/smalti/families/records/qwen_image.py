@@ -45,12 +45,24 @@ FEW: Mapping[str, float | str] = {"steps": 4, "guidance": 1.0, "flow_shift": 3.0
                                   "flow_terminal": 0.0}
 """Of Lightning (ModelTC/lightx2v 2025): the shift is the same for all sizes, and no level is left
 at the end."""
-NAMED: Recommended = {"lightning": FEW, "turbo": FEW, "edit": {"reference": True}}
-"""What names tell; Edit reads a picture, which is not computed so far."""
+NAMED: Recommended = {"lightning": FEW, "turbo": FEW}
+"""What names tell."""
+
+CLEAN = "__index_timestep_zero__"
+"""A tensor that says of some files of 2511 that pictures are read as at time 0."""
+
+_EDIT = r"(?<![a-z])edit(?![a-z])"
+EDITS = {rf"{_EDIT}.*(?<!\d)2511(?!\d)": "qwen-image-edit-2511",
+         rf"{_EDIT}.*((?<!\d)2[5-9]\d\d(?!\d)|(?<![a-z])plus(?![a-z]))": "qwen-image-edit-2509",
+         _EDIT: "qwen-image-edit"}
+"""What names say of models whose tensors are those of Qwen-Image -> the family. Plus is what
+diffusers calls the pipeline of 2509 and 2511."""
 
 
-def qwen_image_config(where: object, shapes: Shapes, hints: Hints) -> QwenImageConfig:
-    """The transformer of Qwen-Image. Raises CheckpointError where a number cannot be seen."""
+def qwen_image_config(where: object, shapes: Shapes, hints: Hints, *, references: int = 0,
+                      clean: bool = False) -> QwenImageConfig:
+    """The transformer of Qwen-Image, or of Edit, which reads so many other pictures, `clean` or not
+    unless the file says so. Raises CheckpointError where a number cannot be seen."""
     found = Shown(where, shapes)
     hidden = found.size("img_in.weight", 0)
     head_dim = found.size("transformer_blocks.0.attn.norm_q.weight", 0)
@@ -62,6 +74,9 @@ def qwen_image_config(where: object, shapes: Shapes, hints: Hints) -> QwenImageC
         in_channels=found.parts(found.size("img_in.weight", 1), 4),
         out_channels=found.parts(found.size("proj_out.weight", 0), 4),
         context_dim=found.size("txt_in.weight", 1),
+        references=references,
+        clean=bool(references) and (found.has(CLEAN) or (
+            clean if hints.clean is None else hints.clean)),
         axes=found.axes(head_dim, INDEX_SHARE, PLACE_SHARE),
     )
 
@@ -108,4 +123,5 @@ QWEN_IMAGE = ModelFamily(
     distilled=NAMED,
     published=(PUBLISHED,),
     shift_by_size=ExponentialShift((256, 0.5), (8192, 0.9)),
+    named=EDITS,
 )

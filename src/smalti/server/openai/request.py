@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image, ImageChops
 
-from smalti.diffusion.options import ALIASES, OPTIONS, SIDE_MAX
+from smalti.diffusion.options import ALIASES, OPTIONS, PICTURES_MAX, SIDE_MAX
 from smalti.errors import InputError
 from smalti.server.asked import LOADED, as_base64, picture
 from smalti.server.models import MODEL, ModelFile, ModelFolders
@@ -139,9 +139,11 @@ def _edited(said: Mapping[str, Any]) -> dict[str, Any]:
     if given is None or not pictures:
         raise RefusedError("Missing required parameter: 'image'.", "image",
                            "missing_required_parameter")
-    if len(pictures) > 1:
-        raise RefusedError(f"image holds {len(pictures)} pictures; one is changed here", "image")
-    found: dict[str, Any] = {"image": as_base64(_picture(pictures[0], "image"))}
+    if len(pictures) > PICTURES_MAX:
+        raise RefusedError(f"image holds {len(pictures)} pictures; expected at most "
+                           f"{PICTURES_MAX}", "image")
+    read = [as_base64(_picture(each, "image")) for each in pictures]
+    found: dict[str, Any] = {"image": read if len(read) > 1 else read[0]}
     if said.get("mask") is not None:
         found["mask"] = as_base64(_mask(_picture(said["mask"], "mask")))
         found["strength"] = 1.0
