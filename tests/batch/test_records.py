@@ -100,6 +100,10 @@ def test_a_record_is_known_by_what_decides_its_picture(tmp_path: Path) -> None:
         *({"prompt": "a", "image": f"{name}.png"} for name in "abc"), folder=tmp_path)]
     assert digests[0] == digests[1] != digests[2]
     assert digests[3] == digests[4] != digests[5]
+    one, same, turned = made(*({"prompt": "a", "image": [f"{first}.png", f"{second}.png"]}
+                               for first, second in ("ac", "bc", "cb")), folder=tmp_path)
+    assert one.digest == same.digest != turned.digest
+    assert one.options["image"] == (str(tmp_path / "a.png"), str(tmp_path / "c.png"))
     assert made({"prompt": "a"}, loading="other")[0].digest != digests[0]
     assert made({"num_inference_steps": 4, "prompt": "a"})[0].digest == made(
         {"prompt": "a", "steps": 4})[0].digest

@@ -16,7 +16,7 @@ from smalti.batch import spread
 from smalti.batch.crew import made_by
 from smalti.batch.folder import BatchFolder, BatchOutcome
 from smalti.batch.records import BatchRecord, records
-from smalti.batch.spread import ClusterCrew, PictureWorker, SpreadWork, pictures_of
+from smalti.batch.spread import ClusterCrew, PictureWorker, SpreadWork, _moved, pictures_of
 from smalti.batch.table import BatchRow
 from smalti.cluster.greeting import Greeting
 from smalti.errors import InputError
@@ -222,6 +222,10 @@ def test_pictures_that_records_begin_with_go_along(
         tmp_path, "m", {}, {})
     names = pictures_of(record)
     assert [Path(each).name for each in names] == ["a.png", "b.png"]
+    [several] = records([BatchRow("t:1", {"prompt": "a", "image": ["b.png", "a.png"]})], tmp_path,
+                        "m", {}, {})
+    assert [Path(each).name for each in pictures_of(several)] == ["b.png", "a.png"]
+    assert _moved(several.options, {each: "/x" for each in names})["image"] == ["/x", "/x"]
     cluster = FakeCluster()
     cluster.add("one")
     over(cluster, tmp_path / "out", [record], [])

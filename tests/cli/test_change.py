@@ -71,6 +71,12 @@ def test_generate_refuses_what_cannot_be_changed(model_path: Path, tmp_path: Pat
                 tmp_path / "in.png"), "in.png cannot be read as a picture")
 
 
+def test_several_pictures_are_for_models_that_read_them(model_path: Path, picture: Path,
+                                                        tmp_path: Path) -> None:
+    refused(run("generate", "x", "-o", tmp_path / "out.png", "-m", model_path, "--image", picture,
+                "--image", picture), "2 pictures are given as image; this model reads 1 at most")
+
+
 # ---------------------------------------------------------------------- settings of pictures
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_regions import relative_error
+from native_regions import arrays_for, relative_error
 from PIL import Image
-from transformer_graphs import check_program
+from transformer_graphs import ALLOWED, check_program, gpu_error
+from webgpu_devices import webgpu  # noqa: F401  a fixture
 
 from smalti.diffusion.seeing import DEVIATION, SeenPicture, with_pictures
 from smalti.errors import InputError
@@ -27,6 +28,8 @@ from smalti.models import (
 from smalti.models.transformer_config import of_area
 
 TINY = VisionConfig(hidden_size=32, mlp_size=48, blocks=2, heads=2, out_size=64, seeing_all=(1,))
+WIDE = VisionConfig(hidden_size=160, mlp_size=128, blocks=2, heads=2, out_size=64, seeing_all=(1,))
+"""With heads of the published width; so wide that its tokens are stored as halves."""
 TEXTS = LanguageConfig(128, hidden_size=64, mlp_size=96, layers=2, heads=4, kv_heads=2, head_dim=16,
                        qkv_bias=True)
 SECTIONS = (2, 3, 3)
@@ -44,6 +47,16 @@ def test_the_parameters_are_those_of_the_checkpoint() -> None:
 
 def test_the_program_computes_it() -> None:
     check_program(qwen_vision_graph(TINY, 1, 10, 8))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("driver", "precision"), [
+    ("vulkan", "f16"), ("vulkan", "bf16"), ("webgpu", "f16")])
+def test_gpus_compute_it_in_halves(request: pytest.FixtureRequest, driver: str,
+                                   precision: str) -> None:
+    graph = qwen_vision_graph(WIDE, 1, 10, 8)
+    found = gpu_error(request.getfixturevalue(driver), graph, precision, *arrays_for(graph))
+    assert found <= ALLOWED[precision]
 
 
 def test_sides_that_squares_do_not_fill_are_refused() -> None:

@@ -51,6 +51,13 @@ def test_everything_that_is_named_is_found(folders: ModelFolders) -> None:
     assert found.options.guidance_time == (0.0, 0.5)
 
 
+def test_several_pictures_are_a_list(folders: ModelFolders) -> None:
+    found = opened({"prompt": "a", "model": "tiny", "image": [SQUARE, SQUARE]}, folders)
+    assert [each.size for each in found.options.image] == [(16, 16), (16, 16)]
+    with pytest.raises(InputError, match="expected a list of at most 10"):
+        opened({"prompt": "a", "model": "tiny", "image": [SQUARE] * 11}, folders)
+
+
 @pytest.mark.parametrize(("request_", "said"), [
     ({}, "no prompt is given"),
     ({"prompt": 3}, "the prompt is 3; expected text"),

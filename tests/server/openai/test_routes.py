@@ -192,7 +192,8 @@ def test_requests_that_cannot_be_are_refused_by_name(
 
 
 @pytest.mark.parametrize(("fields", "said"), [
-    ({"image": [file_of(RED), file_of(RED)]}, "image holds 2 pictures"),
+    ({"image": [file_of(RED), file_of(RED)]}, "2 pictures are given as image; this model reads 1"),
+    ({"image": [file_of(RED)] * 11}, "image holds 11 pictures; expected at most 10"),
     ({"image": b"nothing"}, "image is no picture"),
     ({"mask": file_of(RED)}, "mask has no transparent pixels"),
     ({"extra_body": {"image": "twice"}}, "twice"),
