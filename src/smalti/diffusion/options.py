@@ -118,6 +118,7 @@ def _label(names: Mapping[str, Any]) -> dict[str, str]:
 
 PICTURE = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}
 PICTURES_MAX = 10
+"""That one request may give: as many as FLUX.2 reads."""
 PICTURES = {"anyOf": [PICTURE, {"type": "array", "items": PICTURE, "minItems": 1,
                                 "maxItems": PICTURES_MAX}]}
 MODELS_OWN = "the model's own"

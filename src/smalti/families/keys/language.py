@@ -52,6 +52,7 @@ VISION = "visual."
 PATCHES = f"{VISION}patch_embed.proj"
 """What makes tokens of patches, of two frames: inside a matrix for each of them."""
 FRAMES = 2
+"""Of a film that a patch is made of; a picture has both the same."""
 
 _VISION_LAYER = {
     "attn.qkv": ("attn_q", "attn_k", "attn_v"), "attn.proj": "attn_out", "norm1": "ln1",
