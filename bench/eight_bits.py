@@ -121,8 +121,9 @@ def measured(name: str, target: str | None, rounds: int, peers: tuple[str, ...],
         if ways:
             over("int8", min(ways, key=seconds.__getitem__), BOUND_OF_PEERS)
     for key in seconds:
-        if key != "f32":
-            truth = f"f32 {key.split(maxsplit=1)[1]}" if " of " in key else "f32"
+        form = key.split(" of ")[-1]
+        truth = f"f32 of {form}" if form in weights else "f32"
+        if key != truth:
             rows.append(Row.at_most(f"{name}, {level}: {key} off f32", ERROR_MAX,
                                     off(results[key], results[truth]), "",
                                     f"{seconds[key]:.3f} s"))
