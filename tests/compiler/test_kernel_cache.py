@@ -93,3 +93,25 @@ def test_targets_whose_kernels_are_no_plain_data_keep_none() -> None:
     kernels, chosen = KernelCache(), target("spirv")
     compiled(layers(), chosen, GroupLimits(), Options(), Knowledge(kernels=kernels))
     assert not kernels.changed and kernels.to_bytes() == KernelCache().to_bytes()
+
+
+def test_kernels_of_integers_come_back(lowered: list[Kernel]) -> None:
+    """Of weights in blocks, rounded ones and plain ones, each with its way to be packed."""
+    g = Graph("layers")
+    x = g.input("x", (32, 128))
+    for name in "abcd":
+        weight = g.apply("transpose", g.parameter(name, (128, 128)), perm=(1, 0))
+        x = g.apply("tanh", g.apply("mat_mul", x, weight))
+    g.output("y", x)
+    chosen, first = target("avx512_vnni"), KernelCache()
+    options = Options(weights=(("b", "q4_min"),), rounded=True)
+
+    def module(kernels: KernelCache) -> bytes:
+        return to_bytes(compiled(g, chosen, chosen.usual, options, Knowledge(
+            objective=AIM, kernels=kernels)))
+
+    plain = module(first)
+    assert lowered
+    lowered.clear()
+    assert module(KernelCache.from_bytes(first.to_bytes())) == plain
+    assert not lowered

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from smalti.codegen.cpu.assembler import Assembler, Code
 from smalti.codegen.cpu.operands import Address, Register
-from smalti.codegen.cpu.weights import WeightPanels
+from smalti.codegen.cpu.weights import CodePanels, IntegerPanels, WeightPanels
 from smalti.codegen.target import WORKSPACE
 from smalti.kernel.form import Kernel
 
@@ -32,7 +32,7 @@ class NativeKernel:
     buffers: tuple[str, ...]
     scratch_bytes: int = 0
     workspace_bytes: int = 0
-    packed: WeightPanels | None = None
+    packed: WeightPanels | CodePanels | IntegerPanels | None = None
     winograd: tuple[int, bool] | None = None
     """The F(m) that it computes, and whether an enlargement is folded in."""
 
