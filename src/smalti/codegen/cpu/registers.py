@@ -112,12 +112,11 @@ def lifetimes(lines: Sequence[CodeLine], loops: Sequence[tuple[Label, Label]],
             continue
         mask = line.mask
         kept = mask is not None and not line.zeroing
-        touched = [] if mask is None else [(mask, weight)]
+        touched: list[tuple[Register | None, float]] = [] if mask is None else [(mask, weight)]
         for operand, use in zip(line.operands, row.use):
-            kind = type(operand)
-            if kind is Register:
+            if type(operand) is Register:
                 touched.append((operand, weight * (USES[use] + (kept and use != "r"))))
-            elif kind is Address:
+            elif type(operand) is Address:
                 touched.append((operand.base, weight))
                 if operand.index is not None:
                     touched.append((operand.index, weight))
@@ -190,11 +189,10 @@ def rewrite(lines: Sequence[CodeLine], places: Mapping[Register, int],
                 raise VerificationError(f"{line.name} uses too many spilled registers")
         operands: list[Operand] = []
         for o in line.operands:
-            kind = type(o)
             operands.append(
-                placed[o] if kind is Register else
+                placed[o] if type(o) is Register else
                 Address(placed[o.base], o.offset, placed[o.index], o.scale, o.spread, o.pool)
-                if kind is Address else o)
+                if type(o) is Address else o)
         for register in spilled:
             if register in reads:
                 out.append(file.reload(placed[register], frame[register]))

@@ -165,7 +165,9 @@ class TrackedMemory:
         before = self.reader[cells]
         alone = (before == NOBODY) | (before == who) | self._apart(
             before, self.read_epoch[cells], who, epoch)
-        kept = np.where(alone, who, self._several(before, who))
+        kept, beside = np.array(who), ~alone
+        if beside.any():
+            kept[beside] = self._several(before[beside], who[beside])
         self.reader[cells] = kept
         last = self.reader[cells]  # one of those that read a cell in this very access
         differ = last != kept
