@@ -17,6 +17,8 @@ from left_out import leave_out, reasons, systems
 from tiny_model import tiny_weights, write_model
 
 __all__ = ["adapter", "staged", "vulkan"]  # fixtures
+collect_ignore = ["material/plain_shapes.py"]
+"""What cannot be imported without torch and the files of `training`, which tests of these have."""
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 THREADS = ("SMALTI_THREADS", "LP_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """What says how many threads Smalti, Mesa's driver that computes on the CPU, and libraries of
