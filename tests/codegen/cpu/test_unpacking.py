@@ -79,7 +79,8 @@ def test_products_are_those_of_the_weights_as_f32(target: str, dtype: str) -> No
         expected = evaluate(g, {"x": x}, {"w": held_so.floats()})["y"]
         assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
         share = program.weights_bytes / plain.weights_bytes
-        assert share == FORMATS[dtype].element_bytes / 4
+        wider = 0.1 if level(target).by_lane else 0  # panels of other widths, filled up with zeros
+        assert abs(share / (FORMATS[dtype].element_bytes / 4) - 1) <= wider
 
 
 @pytest.mark.sampled
