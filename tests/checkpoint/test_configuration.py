@@ -32,7 +32,7 @@ from smalti.models.config import (
     WAN_VAE,
     ModelConfig,
 )
-from smalti.models.language_config import QWEN3_4B, QWEN3_VL_4B, QWEN25_7B
+from smalti.models.language_config import GEMMA2_2B, QWEN3_4B, QWEN3_VL_4B, QWEN25_7B
 from smalti.models.transformer_config import (
     ANIMA,
     CHROMA,
@@ -40,6 +40,7 @@ from smalti.models.transformer_config import (
     FLUX_DEV,
     FLUX_SCHNELL,
     KREA2,
+    LUMINA2,
     QWEN_IMAGE,
     SD3_MEDIUM,
     SD35_LARGE,
@@ -92,6 +93,8 @@ PUBLISHED = {  # configuration, and parameters of the denoiser (with learned pos
         **FLUX, "default_steps": 30, "default_guidance": 4.0, "flow_shift": 3.0}), 2_091_000_000),
     "Krea 2": (ModelConfig("krea2", {"qwen3vl": QWEN3_VL_4B}, KREA2, WAN_VAE, **{
         **FLUX, "default_steps": 28, "default_guidance": 5.5, "flow_shift": None}), 12_820_000_000),
+    "Lumina-Image 2": (ModelConfig("lumina2", {"gemma2": GEMMA2_2B}, LUMINA2, FLUX_VAE, **{
+        **FLUX, "default_steps": 30, "default_guidance": 4.0, "flow_shift": 6.0}), 2_610_000_000),
     "Qwen-Image": (ModelConfig("qwen-image", {"qwen25": QWEN25_7B}, QWEN_IMAGE, WAN_VAE, **{
         **FLUX, "default_steps": 50, "default_guidance": 4.0, "flow_shift": None,
         "flow_terminal": 0.02, "default_width": 1328, "default_height": 1328}), 20_430_401_088),

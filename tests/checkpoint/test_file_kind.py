@@ -115,8 +115,13 @@ FILES = {
     "ming-image": [{"cap_embedder.1.weight": (3840, 9), "noise_refiner.0.ffn_norm1.weight": (9,)}],
     "lumina2": [
         {"cap_embedder.1.weight": (2304, 2304), "noise_refiner.0.ffn_norm1.weight": (2304,)},
-        {"time_caption_embed.caption_embedder.0.weight": (2304,)},
+        {"time_caption_embed.caption_embedder.0.weight": (2304,),
+         "noise_refiner.0.attn.to_q.weight": (2304, 2304)},
     ],
+    "newbie": [{"cap_embedder.1.weight": (2304, 2560), "clip_text_pooled_proj.0.weight": (9,),
+                "noise_refiner.0.ffn_norm1.weight": (2304,)}],
+    "lumina-next": [{"time_caption_embed.caption_embedder.0.weight": (2048,),
+                     "layers.0.attn1.to_q.weight": (2304, 2304)}],
     "chroma-radiance": [
         {"distilled_guidance_layer.in_proj.bias": (5120,), "nerf_blocks.0.norm.scale": (64,)},
     ],
@@ -196,7 +201,8 @@ def test_families_that_are_read():
         "sdxl": "sdxl", "sdxl-refiner": "sdxl-refiner", "sd3": "sd3", "flux-dev": "flux",
         "flux-schnell": "flux", "chroma": "chroma", "z-image": "z-image",
         "flux2": "flux2", "flux2-dev": "flux2-dev", "anima": "anima", "qwen-image": "qwen-image",
-        "krea2": "krea2", **{name: name for name in (*NAMED, "qwen-image-edit-2511")}}
+        "krea2": "krea2", "lumina2": "lumina2",
+        **{name: name for name in (*NAMED, "qwen-image-edit-2511")}}
 
 
 @pytest.mark.parametrize("family", [f for f in FILES if MODELS[f] and f != "sd1"])

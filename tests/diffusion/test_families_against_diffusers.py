@@ -231,3 +231,30 @@ def test_a_picture_of_flux2_dev_is_that_of_diffusers(tmp_path: Path,
     assert relative_error(last.latents, expected) <= ERROR_MAX
     picture = np.asarray(last.result.images[0], np.float64)
     assert (np.abs(picture - theirs.decoded(pipe, expected)) <= 1).mean() >= 0.999
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, "the red apple " * 60])
+def test_a_picture_of_lumina2_is_that_of_diffusers(tmp_path: Path, prompt: str,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokenizer is in the folder; prompt and negative prompt are of other lengths, and one may
+    be too long."""
+    import torch
+
+    monkeypatch.setitem(tiny.FAMILIES, "lumina2", tiny.LUMINA2)
+    pipe = theirs.pipeline("lumina2")
+    pipe.set_progress_bar_config(disable=True)
+    ours = Pipeline.load(theirs.save(pipe, tmp_path / "model"), threads=1)
+    assert ours.config.family == "lumina2" and ours.config.texts == tiny.LUMINA2.texts
+    latents = NoiseSource("cpu", (7,), (16, 16, 20)).draw()
+    with torch.no_grad():  # it takes every autoencoder to make 8 x 8 pixels of one
+        expected = pipe(prompt, negative_prompt=NEGATIVE, num_inference_steps=STEPS, width=160,
+                        height=128, latents=torch.from_numpy(latents), guidance_scale=4.0,
+                        output_type="latent").images.numpy()
+    *_, last = ours.steps(prompt, negative_prompt=NEGATIVE, steps=STEPS, seed=7, sampler="euler",
+                          guidance_scale=4.0, width=40, height=SIDE)
+    assert relative_error(last.latents, expected) <= ERROR_MAX
+    picture = np.asarray(last.result.images[0], np.float64)
+    near = np.abs(picture - theirs.decoded(pipe, expected)) <= 1
+    assert near.mean() >= 0.999 and picture.std() > 1
+    cut = [line for line in last.result.warnings if "is longer than the 256" in line]
+    assert len(cut) == (len(prompt) > 99)

@@ -75,9 +75,17 @@ def test_tokens_keep_their_norms():
             norms = [np.sqrt(np.square(each[place]).sum(axis=(1, 2, 3), keepdims=True))
                      for each in (POSITIVE, guided)]
             guided[place] *= norms[0] / norms[1]
-    check(guidance(Recorder(), 7.5, token=2)(X, SIGMA), guided)
+    check(guidance(Recorder(), 7.5, normed=(0, 2, 2))(X, SIGMA), guided)
     nothing = np.zeros_like(X)
-    assert not guidance(lambda x, *_: 0 * x, 7.5, token=2)(nothing, SIGMA).any()
+    assert not guidance(lambda x, *_: 0 * x, 7.5, normed=(0, 2, 2))(nothing, SIGMA).any()
+
+
+def test_rows_of_a_channel_keep_their_norms():
+    """As diffusers does for Lumina-Image 2."""
+    guided = NEGATIVE + 7.5 * (POSITIVE - NEGATIVE)
+    guided *= np.sqrt(np.square(POSITIVE).sum(3, keepdims=True)
+                      / np.square(guided).sum(3, keepdims=True))
+    check(guidance(Recorder(), 7.5, normed=(1, 1, 0))(X, SIGMA), guided)
 
 
 def test_one_batch_of_two():

@@ -22,7 +22,7 @@ def test_every_module_of_records_has_one() -> None:
     assert modules <= set(known()) and set(known()) - modules == {
         "sdxl-refiner", "flux2-dev", "qwen-image-edit-2509", "qwen-image-edit-2511"}
     assert set(families()) == set(known()) == {
-        *tiny.FAMILIES, tiny.FLUX2_DEV.family, *tiny.EDITS}
+        *tiny.FAMILIES, tiny.FLUX2_DEV.family, tiny.LUMINA2.family, *tiny.EDITS}
 
 
 @pytest.mark.parametrize("family", known().values(), ids=lambda family: family.name)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import tiny_families as tiny
+from tiny_gemma import TREE as GEMMA_TREE
 from tiny_tekken import SPECIAL as TEKKEN_SPECIAL
 from tiny_tekken import TEKKEN
 from transformer_peers import (
@@ -16,6 +17,7 @@ from transformer_peers import (
     anima_text_module,
     flux2_module,
     krea2_module,
+    lumina2_module,
     qwen_image_module,
     z_image_module,
 )
@@ -155,6 +157,26 @@ class MistralTokenizer(Tokenizer):
                               "attention_mask": torch.tensor(masks)})
 
 
+def gemma_tokenizer() -> Any:
+    """A small one of Gemma's kind, as transformers reads it, which folders have."""
+    from tokenizers import Tokenizer as Theirs
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Theirs.from_str(json.dumps(GEMMA_TREE)), bos_token="<bos>",
+        eos_token="<eos>", pad_token="<pad>", unk_token="<unk>", padding_side="right")
+
+
+def gemma(sizes: dict[str, Any], turns: dict[str, Any], config: LanguageConfig) -> Any:
+    """Gemma 2, whose factors of norms start as zeros."""
+    from transformers import Gemma2Config, Gemma2Model
+
+    return Gemma2Model(Gemma2Config(
+        **sizes, head_dim=config.head_dim, rope_parameters=turns,
+        query_pre_attn_scalar=config.query_size, attn_logit_softcapping=config.softcap,
+        sliding_window=config.window))
+
+
 def language_model(config: LanguageConfig) -> Any:
     """A module of transformers; it starts with norms of one, which are made others."""
     import torch
@@ -168,6 +190,8 @@ def language_model(config: LanguageConfig) -> Any:
     turns = {"rope_type": "default", "rope_theta": config.rotary_base}
     if config.qkv_bias:
         module = qwen25_vl(config, sizes, turns)
+    elif config.sandwiched:
+        module = gemma(sizes, turns, config)
     elif config == tiny.QWEN3_VL:
         module = qwen3_vl(sizes, turns, config.head_dim)
     else:
@@ -273,6 +297,8 @@ def transformer(family: str) -> Any:
         return anima_module(config)
     if family == "krea2":
         return krea2_transformer(config)
+    if family == "lumina2":
+        return lumina2_module(config)
     if isinstance(config, QwenImageConfig):
         return qwen_image_module(config)
     shared = dict(in_channels=4 * config.in_channels, num_layers=config.double_blocks,
@@ -362,6 +388,10 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
     if family == "flux2-dev":
         return diffusers.Flux2Pipeline(
             scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=MistralTokenizer(),
+            transformer=network)
+    if family == "lumina2":
+        return diffusers.Lumina2Pipeline(
+            scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=gemma_tokenizer(),
             transformer=network)
     if family.startswith("qwen-image"):
         return qwen_image_pipeline(family, vae=vae, text_encoder=texts[0], transformer=network)

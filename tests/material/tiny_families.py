@@ -32,13 +32,14 @@ from smalti.models.config import (
     UNetConfig,
 )
 from smalti.models.language import language_graph
-from smalti.models.language_config import LanguageConfig, VisionConfig
+from smalti.models.language_config import GEMMA2_2B, LanguageConfig, VisionConfig
 from smalti.models.transformer_config import (
     AnimaConfig,
     ChromaConfig,
     Flux2Config,
     FluxConfig,
     Krea2Config,
+    Lumina2Config,
     MMDiTConfig,
     QwenImageConfig,
     T5Config,
@@ -125,6 +126,13 @@ FLUX2_DEV = ModelConfig(
     replace(FAMILIES["flux2"].denoiser, guidance=True), vae(FLUX2_VAE), "flow")
 """Not among the others: its tokenizer does not ship, so that each model brings one along."""
 
+LUMINA2 = ModelConfig(
+    "lumina2", {"gemma2": replace(GEMMA2_2B, vocab_size=512, hidden_size=32, mlp_size=48, layers=3,
+                                  heads=2, kv_heads=1)},
+    Lumina2Config(72, heads=3, kv_heads=1, mlp_size=288, blocks=2, refiners=1, context_dim=32,
+                  time_size=72, vector_size=72, axes=(8, 8, 8)), vae(FLUX_VAE), "flow")
+"""The same of Gemma's."""
+
 VISION = VisionConfig(hidden_size=160, mlp_size=48, blocks=2, heads=2, out_size=48,
                       seeing_all=())
 """As shapes show it, where nothing is stated: its blocks that see all would be the eighth, ..."""
@@ -143,7 +151,8 @@ def _wordless(config: ModelConfig) -> ModelConfig:
 
 
 WORDLESS = {name: _wordless(config)
-            for name, config in [*FAMILIES.items(), ("flux2-dev", FLUX2_DEV)]}
+            for name, config in [*FAMILIES.items(), ("flux2-dev", FLUX2_DEV),
+                                 ("lumina2", LUMINA2)]}
 """The same with so few tokens that they read no prompts, but are written at once."""
 WORDLESS_EDITS = {name: _wordless(config) for name, config in EDITS.items()}
 
@@ -159,6 +168,7 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
     **dict.fromkeys(("z-image", "flux2"),
                     {"qwen3": "text_encoders.qwen3_4b.transformer.model."}),
     "flux2-dev": {"mistral": "text_encoders.mistral3_24b.transformer.model."},
+    "lumina2": {"gemma2": "text_encoders.gemma2_2b.transformer.model."},
     "krea2": {"qwen3vl": "text_encoders.qwen3vl_4b.transformer.model."},
     "anima": {"qwen3": "text_encoders.qwen3_06b.transformer.model."},
     **dict.fromkeys(("qwen-image", *EDITS),
@@ -168,7 +178,8 @@ PICTURES = "visual.deepstack_merger_list.0.norm.weight"
 """A tensor that only Qwen3-VL has, of what reads pictures."""
 PLAIN = ("t5xxl", "qwen3", "qwen25", "qwen3vl", "gemma2", "mistral")
 """Text encoders that read the plain text, and are named alike inside."""
-NEWER = ("flux", "chroma", "z-image", "flux2", "flux2-dev", "krea2", "anima", "qwen-image")
+NEWER = ("flux", "chroma", "z-image", "flux2", "flux2-dev", "krea2", "anima", "qwen-image",
+         "lumina2")
 """Families whose whole files begin the names of the autoencoder with `vae.`, and that read plain
 texts."""
 DENOISER, VAE = "model.diffusion_model.", "first_stage_model."

@@ -33,6 +33,24 @@ def with_texts(graph: Graph, counts: Sequence[int], zeros: bool = True) -> tuple
     return inputs, parameters
 
 
+def published(graph: Graph) -> tuple[Arrays, Arrays]:
+    """Inputs of Z-Image and its kin, and parameters of the size that those of published models
+    have; norms make what enters a half of a block large, and large what leaves it."""
+    random = np.random.default_rng(0)
+    inputs, parameters = arrays_for(graph)
+    if "mask" in inputs:
+        inputs["mask"][:], inputs["timesteps"][:] = 1, 500
+    sizes = {"ffn_norm1": 300, "attention_norm1": 100, "norm2": 30_000}
+    for name, value in parameters.items():
+        noise = random.standard_normal(value.shape, np.float32)
+        if value.ndim == 2:
+            parameters[name] = noise / np.float32(value.shape[1] ** 0.5)
+        else:
+            size = next((size for end, size in sizes.items() if f"{end}.weight" in name), 1)
+            parameters[name] = (float(name.endswith("weight")) + noise / 10) * np.float32(size)
+    return inputs, parameters
+
+
 def check_program(graph: Graph, error_max: float = 1e-5) -> NativeProgram:
     """Assert that kernels compute all of `graph`, as the interpreter does."""
     inputs, parameters = arrays_for(graph)

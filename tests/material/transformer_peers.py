@@ -16,6 +16,7 @@ from smalti.models import (
     FluxConfig,
     FluxControlNetConfig,
     Krea2Config,
+    Lumina2Config,
     MMDiTConfig,
     MMDiTControlNetConfig,
     QwenImageConfig,
@@ -37,6 +38,10 @@ TINY_MMDIT = MMDiTConfig(hidden_size=32, heads=2, blocks=3, positions=8, in_chan
 TINY_Z_IMAGE = ZImageConfig(hidden_size=64, heads=2, mlp_size=170, blocks=2, refiners=1,
                             in_channels=4, out_channels=4, context_dim=24, vector_size=64,
                             axes=(8, 12, 12))
+
+TINY_LUMINA2 = Lumina2Config(72, heads=3, kv_heads=1, mlp_size=288, blocks=2, refiners=2,
+                             in_channels=4, out_channels=4, context_dim=24, time_size=72,
+                             vector_size=72, axes=(8, 8, 8))
 
 TINY_QWEN_IMAGE = QwenImageConfig(hidden_size=64, heads=2, mlp_size=256, blocks=2, in_channels=4,
                                   out_channels=4, context_dim=24, axes=(8, 12, 12))
@@ -155,6 +160,17 @@ def z_image_module(config: ZImageConfig) -> Any:
         in_channels=config.in_channels, dim=config.hidden_size, n_layers=config.blocks,
         n_refiner_layers=config.refiners, n_heads=config.heads, n_kv_heads=config.heads,
         cap_feat_dim=config.context_dim, axes_dims=list(config.axes))
+
+
+def lumina2_module(config: Lumina2Config) -> Any:
+    """diffusers' Lumina2Transformer2DModel."""
+    from diffusers import Lumina2Transformer2DModel
+
+    return Lumina2Transformer2DModel(
+        in_channels=config.in_channels, hidden_size=config.hidden_size, num_layers=config.blocks,
+        num_refiner_layers=config.refiners, num_attention_heads=config.heads,
+        num_kv_heads=config.kv_heads, multiple_of=16, axes_dim_rope=config.axes,
+        cap_feat_dim=config.context_dim)
 
 
 def anima_module(config: AnimaConfig) -> Any:

@@ -13,6 +13,7 @@ from transformer_peers import (
     TINY_FLUX,
     TINY_FLUX2,
     TINY_KREA2,
+    TINY_LUMINA2,
     TINY_MMDIT,
     TINY_T5,
     TINY_Z_IMAGE,
@@ -24,6 +25,7 @@ from transformer_peers import (
     flux_module,
     image_ids,
     krea2_module,
+    lumina2_module,
     mmdit_module,
     packed,
     t5_module,
@@ -38,6 +40,7 @@ from smalti.families.keys import (
     FLUX2_DIFFUSERS,
     FLUX_DIFFUSERS,
     KREA2_DIFFUSERS,
+    LUMINA2_DIFFUSERS,
     T5_TRANSFORMERS,
     Z_IMAGE_DIFFUSERS,
     expressions,
@@ -54,6 +57,7 @@ from smalti.models import (
     FLUX_DEV,
     FLUX_SCHNELL,
     KREA2,
+    LUMINA2,
     SD3_MEDIUM,
     SD35_LARGE,
     SD35_MEDIUM,
@@ -277,6 +281,26 @@ Z_IMAGES = {
 }
 
 
+@pytest.mark.parametrize("counts", [(7,), (1, 40), (64, 33, 70)])
+def test_lumina2(counts: tuple[int, ...]) -> None:
+    """Texts of a batch have lengths of their own, behind which nothing is seen."""
+    import torch
+
+    config, height, width, length = TINY_LUMINA2, 12, 16, max(counts)
+    module = filled(lumina2_module(config))
+    weights = weights_of(module, LUMINA2_DIFFUSERS, DENOISER)
+    latent = normal(1, len(counts), config.in_channels, height, width)
+    mask = (np.arange(length) < np.array(counts)[:, None]).astype(np.float32)
+    context = normal(2, len(counts), length, config.context_dim)
+    timesteps = np.linspace(1000, 250.5, len(counts)).astype(np.float32)
+    found = result(z_image_graph(config, len(counts), height, width, length), weights,
+                   latent=latent, timesteps=timesteps, context=context, mask=mask)
+    with torch.no_grad():
+        (expected,) = module(*map(torch.tensor, (latent, 1 - timesteps / 1000, context, mask > 0)),
+                             return_dict=False)
+    assert relative_error(found, -expected.numpy()) <= DENOISER_ERROR_MAX
+
+
 @pytest.mark.parametrize("counts", [(7,), (7, 40), (64, 33, 70)])
 @pytest.mark.parametrize("name", Z_IMAGES)
 def test_z_image(name: str, counts: tuple[int, ...]) -> None:
@@ -425,6 +449,15 @@ def test_full_size_z_image() -> None:
     with torch.device("meta"):
         module = z_image_module(Z_IMAGE)
     assert_same_shapes(module, Z_IMAGE_DIFFUSERS, z_image_graph(Z_IMAGE, 1, 8, 8, 4),
+                       prefix=DENOISER)
+
+
+def test_full_size_lumina2() -> None:
+    import torch
+
+    with torch.device("meta"):
+        module = lumina2_module(LUMINA2)
+    assert_same_shapes(module, LUMINA2_DIFFUSERS, z_image_graph(LUMINA2, 1, 8, 8, 4),
                        prefix=DENOISER)
 
 

@@ -1,4 +1,4 @@
-"""Z-Image: parameters, how texts of a batch are filled up, its units, what programs compute."""
+"""Z-Image and Lumina-Image 2: parameters, texts of a batch, units, what programs compute."""
 
 from __future__ import annotations
 
@@ -6,13 +6,28 @@ import math
 
 import numpy as np
 import pytest
-from native_regions import LEVELS, arrays_for, check_graph
-from transformer_graphs import ALLOWED, Arrays, bf16_error, check_program, gpu_error, with_texts
+from native_regions import LEVELS, check_graph
+from transformer_graphs import (
+    ALLOWED,
+    bf16_error,
+    check_program,
+    gpu_error,
+    published,
+    with_texts,
+)
 from webgpu_devices import webgpu  # noqa: F401  a fixture
 
 from smalti.errors import InputError
-from smalti.graph import Graph, evaluate, verify
-from smalti.models import Z_IMAGE, ZImageConfig, z_image, z_image_block_graph, z_image_graph
+from smalti.graph import evaluate, verify
+from smalti.models import (
+    LUMINA2,
+    Z_IMAGE,
+    Lumina2Config,
+    ZImageConfig,
+    z_image,
+    z_image_block_graph,
+    z_image_graph,
+)
 from smalti.runtime.gpu.interface import Gpu
 
 TINY = ZImageConfig(hidden_size=64, heads=2, mlp_size=96, blocks=1, refiners=1, in_channels=4,
@@ -84,24 +99,6 @@ def test_the_units_change_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6, atol=1e-7)
 
 
-def published(graph: Graph) -> tuple[Arrays, Arrays]:
-    """Inputs, and parameters of the size that those of published models have; norms make what
-    enters a half of a block large, and large what leaves it."""
-    random = np.random.default_rng(0)
-    inputs, parameters = arrays_for(graph)
-    if "mask" in inputs:
-        inputs["mask"][:], inputs["timesteps"][:] = 1, 500
-    sizes = {"ffn_norm1": 300, "attention_norm1": 100, "norm2": 30_000}
-    for name, value in parameters.items():
-        noise = random.standard_normal(value.shape, np.float32)
-        if value.ndim == 2:
-            parameters[name] = noise / np.float32(value.shape[1] ** 0.5)
-        else:
-            size = next((size for end, size in sizes.items() if f"{end}.weight" in name), 1)
-            parameters[name] = (float(name.endswith("weight")) + noise / 10) * np.float32(size)
-    return inputs, parameters
-
-
 @pytest.mark.sweep
 def test_activations_of_the_size_of_published_ones_fit_f16(
         gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,3 +130,66 @@ def test_what_no_model_has_is_refused() -> None:
         z_image_graph(TINY, 1, 7, 8, 5)
     with pytest.raises(InputError, match=r"axes of \(8, 12, 10\) channels do not make up .* 32"):
         z_image_graph(ZImageConfig(64, 2, 96, axes=(8, 12, 10)), 1, 8, 8, 5)
+
+
+# ---------------------------------------------------------------------- Lumina-Image 2
+
+TINY_LUMINA = Lumina2Config(72, heads=3, kv_heads=1, mlp_size=96, blocks=1, refiners=1,
+                            in_channels=4, out_channels=4, context_dim=24, time_size=32,
+                            vector_size=32, axes=(8, 8, 8))
+WIDE_LUMINA = Lumina2Config(192, heads=6, kv_heads=2, mlp_size=256, blocks=1, refiners=1,
+                            in_channels=4, out_channels=4, context_dim=24, time_size=32,
+                            vector_size=32, axes=(12, 10, 10))
+
+
+def test_the_parameters_of_lumina2_are_those_of_the_checkpoint() -> None:
+    """2.61 billion numbers, in fewer tensors than diffusers has, where three are one here."""
+    graph = z_image_graph(LUMINA2, 1, 8, 8, 4)
+    verify(graph)
+    shapes = {name.removeprefix("model.diffusion_model."): value.shape
+              for name, value in graph.parameters.items()}
+    assert sum(map(math.prod, shapes.values())) == 2_609_769_152
+    assert shapes["layers.25.attention.qkv.weight"] == (2304 + 2 * 768, 2304)
+    assert shapes["noise_refiner.1.adaLN_modulation.1.weight"] == (4 * 2304, 1024)
+    assert not {"x_pad_token", "cap_pad_token"} & set(shapes)
+
+
+@pytest.mark.sweep
+def test_the_program_computes_lumina2() -> None:
+    check_program(z_image_graph(TINY_LUMINA, 2, 6, 4, 9))
+
+
+def test_a_text_of_lumina2_is_read_as_if_it_were_alone() -> None:
+    """Its number of tokens also says where the image stands; what is behind it is not seen."""
+    counts, height, width = [1, 7, 12], 6, 4
+    graph = z_image_graph(TINY_LUMINA, len(counts), height, width, max(counts))
+    inputs, parameters = with_texts(graph, counts, zeros=False)
+    found = evaluate(graph, inputs, parameters)["prediction"]
+    for row, count in enumerate(counts):
+        alone = {name: array[row:row + 1] for name, array in inputs.items()}
+        alone["context"], alone["mask"] = alone["context"][:, :count], alone["mask"][:, :count]
+        single = z_image_graph(TINY_LUMINA, 1, height, width, count)
+        expected = evaluate(single, alone, parameters)["prediction"][0]
+        np.testing.assert_allclose(found[row], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", ["vulkan", "webgpu"])
+def test_activations_of_lumina2_fit_f16(
+        request: pytest.FixtureRequest, name: str) -> None:
+    graph = z_image_block_graph(WIDE_LUMINA, 192)
+    assert gpu_error(request.getfixturevalue(name), graph, "f16", *published(graph)) \
+        < ALLOWED["f16"]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("precision", ALLOWED)
+def test_gpus_compute_lumina2(vulkan: Gpu, precision: str) -> None:
+    graph = z_image_graph(WIDE_LUMINA, 1, 16, 8, 32)
+    assert gpu_error(vulkan, graph, precision, *with_texts(graph, [30])) < ALLOWED[precision]
+
+
+@pytest.mark.sweep
+def test_bf16_of_lumina2() -> None:
+    graph = z_image_graph(WIDE_LUMINA, 1, 16, 16, 32)
+    assert bf16_error(graph, *with_texts(graph, [30])) < ALLOWED["bf16"]

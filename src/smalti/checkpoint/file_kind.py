@@ -14,6 +14,7 @@ from smalti.checkpoint.unread import UNREAD
 from smalti.errors import UnknownFamilyError
 from smalti.families import autoencoders, by_name, families, text_encoders
 from smalti.families.names import FileKind, Names, Shapes
+from smalti.families.records.lumina2 import captioned
 from smalti.models.transformer_config import Z_IMAGE
 
 LORA_MARKS = ("lora_down.", "lora_up.", "lora_A.", "lora_B.", "lora.down.", "lora.up.",
@@ -35,12 +36,6 @@ def _embedding(names: Names) -> bool:
     widths = [encoder.width for encoder in text_encoders().values()]
     small = all(len(s) in (1, 2) and s[-1] in widths for s in shapes)
     return 0 < len(shapes) <= 2 and small and not names.contains(".weight", ".bias")
-
-
-def _captioned(names: Names) -> bool:
-    """Whether it is built like Z-Image, without the tokens that fill up a text there."""
-    return (names.has("cap_embedder.1.") and names.has("noise_refiner.0.")
-            and not names.has("cap_pad_token"))
 
 
 OTHERS: tuple[FileKind, ...] = (
@@ -74,9 +69,11 @@ OTHERS: tuple[FileKind, ...] = (
     FileKind("z-image-pixels", "a Z-Image checkpoint of pixels, without an autoencoder",
              lambda n: n.has("dec_net.cond_embed") and n.has("noise_refiner.")),
     FileKind("ming-image", "a Ming-Image checkpoint",
-             lambda n: _captioned(n) and n.size("cap_embedder.1.weight", 0) == Z_IMAGE.hidden_size),
-    FileKind("lumina2", "a Lumina-Image 2 checkpoint",
-             lambda n: _captioned(n) or n.has("time_caption_embed.caption_embedder.")),
+             lambda n: captioned(n) and n.size("cap_embedder.1.weight", 0) == Z_IMAGE.hidden_size),
+    FileKind("newbie", "a NewBie checkpoint, which reads prompts with Gemma 3 and CLIP",
+             lambda n: captioned(n) and n.has("clip_text_pooled_proj.")),
+    FileKind("lumina-next", "a Lumina-Next checkpoint",
+             lambda n: n.has("time_caption_embed.caption_embedder.") and not captioned(n)),
     FileKind("chroma-radiance", "a Chroma Radiance checkpoint", lambda n: n.has("nerf_")),
     FileKind(
         "svd", "a Stable Video Diffusion checkpoint, which makes films",

@@ -296,14 +296,16 @@ class Encoder:
         text, tokenizer, seen = self.text, self._tokenizer(), self._seen()
         low, high = text.tokens(self.submodels.checkpoint.config.denoiser)
         front, _, behind = text.template.partition("{}")
+        shown = "" if text.seen is None else marks(text.seen, seen)
         if text.seen is not None:
-            front += marks(text.seen, seen)
-            high += len(tokenizer.tokenize(front)) - text.dropped
+            high += len(tokenizer.tokenize(front + shown)) - text.dropped
         ending = behind if text.ended else ""
         cuttable = behind.removesuffix(ending)
         texts = [reading.text.replace(text.left_out, "") if text.left_out else reading.text
                  for reading in readings]
-        read = PlainTexts.of(tokenizer, [front + each + cuttable for each in texts], high, ending)
+        texts = [self._front(reading) + shown + each + cuttable
+                 for reading, each in zip(readings, texts, strict=True)]
+        read = PlainTexts.of(tokenizer, texts, high, ending)
         cut = read.not_read([reading.what for reading in readings], cuttable)
         length = read.longest
         if text.round_to:
@@ -328,6 +330,13 @@ class Encoder:
             mask = read.own(length)[:, text.dropped:]
             context = context * mask[..., None]
         return Encoded(context, mask=mask), cut
+
+    def _front(self, reading: Reading) -> str:
+        """What of the template stands before a text: nothing where it brings its own."""
+        text = self.text
+        own = (reading.negative and text.plain_negative
+               or bool(text.mark) and text.mark in reading.text)
+        return "" if own else text.template.partition("{}")[0]
 
     def _seen(self) -> list[SeenPicture]:
         """The pictures as the encoder reads them, where it does."""

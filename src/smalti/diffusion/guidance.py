@@ -111,9 +111,9 @@ class Guidance:
     (Kynkaanniemi et al. 2024, "Applying guidance in a limited interval", arXiv:2404.07724). Its
     `rescale` (phi of Lin et al. 2023, arXiv:2305.08891, section 3.4) is the share to which the
     guided output gets the deviation of the unguided one back. Its `skip` needs the number of
-    `layers` of the network, and a network that reads `KEEP`. Where `token` is not 0, each square of
-    so many pixels a side has the norm of the unguided output after guidance, unless its deviation
-    is rescaled.
+    `layers` of the network, and a network that reads `KEEP`. Where `normed` is not empty, parts of
+    so many channels, rows and columns (0 for all) have the norm of the unguided output after
+    guidance, unless its deviation is rescaled.
 
     Raises InputError for conditionings that do not fit together.
 
@@ -130,14 +130,15 @@ class Guidance:
 
     def __init__(self, denoiser: Denoiser, positive: Positive, negative: Conditioning,
                  scale: float, guide: Guide = PLAIN, *, image: ImageGuidance | None = None,
-                 always_both: bool = False, layers: int = 0, token: int = 0) -> None:
+                 always_both: bool = False, layers: int = 0,
+                 normed: tuple[int, ...] = ()) -> None:
         self.denoiser = denoiser
         self.scale = float(scale)
         self.guide = guide
         self.image = image
         self.always_both = always_both
         self.layers = layers
-        self.token = token
+        self.normed = normed
         self._running: Floats | float = 0.0  # momentum of projected guidance
         self.condition(positive, negative)
 
@@ -223,8 +224,8 @@ class Guidance:
         if self.guide.rescale:
             ratio = _deviation(negative + difference) / _deviation(guided)
             guided = guided * (1 + self.guide.rescale * (ratio - 1))
-        elif self.token:
-            guided = _with_norms(guided, negative + difference, self.token)
+        elif self.normed:
+            guided = _with_norms(guided, negative + difference, self.normed)
         return positive_estimate, self.denoiser.clean(x, guided, sigma), estimate
 
     def _project(self, rule: Projected, positive: Floats, negative: Floats) -> Floats:
@@ -252,15 +253,16 @@ def _norm(values: Floats) -> Floats:
     return np.maximum(norm, np.finfo(np.float32).tiny)
 
 
-def _with_norms(values: Floats, like: Floats, side: int) -> Floats:
-    """Values (pictures, c, h, w) of which each square of `side` x `side` pixels, with all channels,
-    has the norm that it has in `like`."""
-    pictures, channels, height, width = values.shape
-    squares = (pictures, channels, height // side, side, width // side, side)
-    squared, wanted = (np.square(each).reshape(squares).sum(axis=(1, 3, 5), keepdims=True)
+def _with_norms(values: Floats, like: Floats, extents: tuple[int, ...]) -> Floats:
+    """Values (pictures, c, h, w) of which each part of so many channels, rows and columns has the
+    norm that it has in `like`; 0 is all of them."""
+    parts = [each for whole, extent in zip(values.shape[1:], extents, strict=True)
+             for each in (whole // (extent or whole), extent or whole)]
+    parts = [len(values), *parts]
+    squared, wanted = (np.square(each).reshape(parts).sum(axis=(2, 4, 6), keepdims=True)
                        for each in (values, like))
     ratio = np.sqrt(wanted / np.maximum(squared, np.finfo(np.float32).tiny))
-    return (values.reshape(squares) * ratio).reshape(values.shape)
+    return (values.reshape(parts) * ratio).reshape(values.shape)
 
 
 def _deviation(values: Floats) -> Floats:

@@ -186,7 +186,7 @@ class PictureJob:
                             asked.guiding(), always_both=sampler.needs_negative,
                             image=begun.image_guidance(negative),
                             layers=self.config.denoiser.skippable_blocks,
-                            token=self.config.denoiser.normed)
+                            normed=self.config.denoiser.normed)
         if asked.negative_prompt and not guidance.reads_negative:
             self.warnings.append("the negative prompt is not read at guidance 1")
         random = NoiseSource(asked.rng, asked.seeds, (self.config.vae.z_channels, *latent))

@@ -99,5 +99,5 @@ class Shown:
         if sum(found) != head_dim or any(axis % 2 for axis in found):
             raise CheckpointError(
                 f"{self.where}: heads of {head_dim} channels cannot be split into even parts of "
-                f"{first:g}, {place:g} and {place:g}; expected 128, or a multiple of 32")
+                f"{first:g}, {place:g} and {place:g}; the file is damaged or of another model")
         return found

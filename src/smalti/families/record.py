@@ -168,6 +168,9 @@ class Text:
     left_out      what is taken out of a prompt
     only_valid    whether states of tokens that fill up are zeros, and a mask says which those are
     template      the text as the encoder reads it, with {} where the prompt stands
+    mark          what a prompt contains that brings a beginning of its own: it has none of the
+                  template; "" for nothing
+    plain_negative  whether negative prompts have none of it, either
     ended         whether what stands behind the prompt there is read also where a long one is cut
                   off: a token of its own begins it
     dropped       states at the beginning, those of the template, that the denoiser does not see
@@ -189,6 +192,8 @@ class Text:
     only_valid: bool = False
     file: str = ""
     template: str = "{}"
+    mark: str = ""
+    plain_negative: bool = False
     ended: bool = False
     dropped: int = 0
     seen: Seen | None = None

@@ -79,6 +79,9 @@ def spelled_by(layers: Layers, table: Table) -> SpelledLayers:
 
 def _heights(layers: Layers, path: str, count: int) -> list[int]:
     """Rows of each of the layers that are fused here: queries, keys, values, and what is left."""
+    if path.endswith(".qkv") and (width := layers.rows.get(path.replace(".qkv", ".out"))):
+        shared = (layers.rows[path] - width) // 2  # fewer keys than queries, perhaps
+        return [width, shared, shared]
     if path.endswith(".linear1"):
         width = layers.rows[path.replace(".linear1", ".linear2")]
         return [width, width, width, layers.rows[path] - 3 * width]

@@ -36,9 +36,9 @@ class DenoiserConfig(ABC):
     skippable_blocks = 0
     """Blocks that can be left out to steer away from a worse picture (skip-layer guidance)."""
 
-    normed = 0
-    """Side in latent pixels of the squares that have after guidance the norm that they have without
-    it; 0 for none."""
+    normed: tuple[int, ...] = ()
+    """Channels, rows and columns of the parts of a latent that have after guidance the norm that
+    they have without it, 0 for all of them; empty where no part has."""
 
     apart = False
     """Whether pictures that it reads as tokens have sizes of their own (see `sides`), not that of

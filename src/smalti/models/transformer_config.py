@@ -296,10 +296,54 @@ class ZImageConfig(TransformerConfig):
     rotary_base: float = 256.0
     eps: float = 1e-5
 
+    graph_name = "z_image"
+    run = 32
+    """Text and image tokens are each filled up to a multiple of so many with a learned token, which
+    all others see; with 1 there are no such tokens."""
+    first_place = 1
+    """Where the first token of a text stands on the first axis."""
+    picture_time = 1000.0
+    """The time of the picture; that of pure noise is 0."""
+    modulation = "adaLN_modulation.0"
+    """What makes scales and gates of time."""
+    activated = False
+    """Whether time goes through SiLU before that."""
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values, which groups of those of queries share."""
+        return self.heads
+
     @property
     def depth(self) -> str:
         """How many blocks of which kinds it has, in words."""
         return f"{self.blocks} blocks behind {self.refiners} of image and text each"
+
+
+@dataclass(frozen=True)
+class Lumina2Config(ZImageConfig):
+    """Lumina-Image 2 (Qin et al. 2025, arXiv:2503.21758): what Z-Image was made from. Nothing fills
+    up texts and images, heads of queries share those of keys, and time is up to 1."""
+
+    kv_heads: int = 8
+    context_dim: int = 2304
+    blocks: int = 26
+    vector_size: int = 1024
+    axes: tuple[int, ...] = (32, 32, 32)
+    rotary_base: float = 10000.0
+
+    graph_name = "lumina2"
+    run = 1
+    first_place = 0
+    picture_time = 1.0
+    modulation = "adaLN_modulation.1"
+    activated = True
+    normed = (1, 1, 0)
+
+    def divisions(self) -> Iterator[Division]:
+        """What must divide what."""
+        yield from super().divisions()
+        yield self.part, self.heads, "heads of keys", self.kv_heads
 
 
 @dataclass(frozen=True)
@@ -370,7 +414,7 @@ class QwenImageConfig(TransformerConfig):
     rotary_base: float = 10000.0
     eps: float = 1e-6
 
-    normed = 2
+    normed = (0, 2, 2)
     """The side of a token: as diffusers' pipelines do, and ComfyUI does not."""
     apart = True
 
@@ -486,6 +530,9 @@ Z_IMAGE = ZImageConfig(hidden_size=3840, heads=30, mlp_size=10240)
 
 KREA2 = Krea2Config(hidden_size=6144, heads=48, kv_heads=12, mlp_size=16384)
 """Krea 2, 12.8 billion parameters."""
+
+LUMINA2 = Lumina2Config(2304, heads=24, mlp_size=9216)
+"""Lumina-Image 2, 2.6 billion parameters."""
 
 ANIMA = AnimaConfig(hidden_size=2048, heads=16, mlp_size=8192)
 """Anima, 2.1 billion parameters."""

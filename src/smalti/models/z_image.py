@@ -1,4 +1,6 @@
-"""Z-Image (Alibaba's Z-Image team 2025, arXiv:2511.22699), a flow transformer of one stream.
+"""Z-Image (Alibaba's Z-Image team 2025, arXiv:2511.22699), a flow transformer of one stream, and
+Lumina-Image 2 (Qin et al. 2025, arXiv:2503.21758), which it was made from: `Lumina2Config` says
+what is otherwise there.
 
 Image and text tokens are first refined apart, then one sequence for all other blocks. Each half of
 a block has a norm before and one behind ("sandwich"); time scales and gates it, and shifts nothing.
@@ -21,16 +23,14 @@ from smalti.nn import (
     hidden_scores,
     linear,
     modulated_norm,
+    normalised_and_turned,
     patches,
     rms_norm,
     silu,
     timestep_embedding,
-    turned_part,
 )
 
-ROUND = 32
-"""Text and image tokens are each filled up to a multiple of so many with a learned token, which all
-others see."""
+ROUND = ZImageConfig.run
 NOISE_TIME = 1000.0
 """The time of pure noise here; in the model it is that of the picture."""
 STREAM_UNIT = 2.0**-5
@@ -60,14 +60,14 @@ def z_image_graph(config: ZImageConfig, batch: int, height: int, width: int,
     (['latent', 'timesteps', 'context', 'mask'], (1, 16, 128, 96))
     """
     check_latent(height, width, config.axes, config.head_dim)
-    g = Graph("z_image")
+    g = Graph(config.graph_name)
     latent = g.input("latent", (batch, config.in_channels, height, width))
     timesteps = g.input("timesteps", (batch,))
     context = g.input("context", (batch, length, config.context_dim))
-    mask = _filled(g.input("mask", (batch, length)), 0.0)
+    mask = _filled(g.input("mask", (batch, length)), 0.0, config)
     with g.scope(PREFIX):
         vec = _time(timesteps, config)
-        begun = _begun(mask)
+        begun = _begun(mask, config)
         text_angles, image_angles = _angles(begun, height // PATCH, width // PATCH, config)
         txt = _refined_text(context, mask, begun, text_angles, config)
         img = _image_tokens(latent, config)                              # [n, i, c]
@@ -76,7 +76,7 @@ def z_image_graph(config: ZImageConfig, batch: int, height: int, width: int,
                 img = block(img, image_angles, config, vec)
         x = g.apply("concat", txt, img, axis=1)                          # [n, t, c]
         angles = _joined(text_angles, image_angles)
-        hidden = _hidden(begun, img.shape[1])
+        hidden = _hidden(begun, img.shape[1], config)
         for i in range(config.blocks):
             with g.scope(f"layers.{i}"):
                 x = block(x, angles, config, vec, hidden)
@@ -112,7 +112,8 @@ def z_image_block_graph(config: ZImageConfig, tokens: int, batch: int = 1) -> Gr
 
 def _time(timesteps: Value, config: ZImageConfig) -> Value:
     """What scales and gates all blocks [n, v]. Time runs from the noise to the picture."""
-    x = timestep_embedding(timesteps * -1.0 + NOISE_TIME, TIME_FEATURES)
+    step = config.picture_time / NOISE_TIME
+    x = timestep_embedding(timesteps * -step + config.picture_time, TIME_FEATURES)
     with timesteps.graph.scope("t_embedder.mlp"):
         return linear(silu(linear(x, "0", config.time_size)), "2", config.vector_size)
 
@@ -123,10 +124,11 @@ def _refined_text(context: Value, mask: Value, begun: Value, angles: Angles,
     g = context.graph
     with g.scope("cap_embedder"):
         txt = linear(rms_norm(context, "0", config.eps), "1", config.hidden_size) * STREAM_UNIT
-    real = mask.reshape(*mask.shape, 1)
-    pad = g.parameter("cap_pad_token", (1, config.hidden_size)) * STREAM_UNIT
-    txt = _filled(txt, 0.0) * real + pad * (real * -1.0 + 1.0)
-    hidden = _hidden(begun, 0)
+    if config.run > 1:
+        real = mask.reshape(*mask.shape, 1)
+        pad = g.parameter("cap_pad_token", (1, config.hidden_size)) * STREAM_UNIT
+        txt = _filled(txt, 0.0, config) * real + pad * (real * -1.0 + 1.0)
+    hidden = _hidden(begun, 0, config)
     for i in range(config.refiners):
         with g.scope(f"context_refiner.{i}"):
             txt = block(txt, angles, config, hidden=hidden)
@@ -137,17 +139,19 @@ def _image_tokens(latent: Value, config: ZImageConfig) -> Value:
     """Those that fill up, then the tokens of the image [n, i, c]."""
     g, batch = latent.graph, latent.shape[0]
     img = linear(patches(latent, PATCH, pixels_first=True), "x_embedder", config.hidden_size)
+    if config.run == 1:
+        return img * STREAM_UNIT
     pad = g.parameter("x_pad_token", (1, config.hidden_size))
-    if missing := -img.shape[1] % ROUND:
+    if missing := -img.shape[1] % config.run:
         filling = g.apply("expand", pad, shape=(batch, missing, config.hidden_size))
         img = g.apply("concat", filling, img, axis=1)
     return img * STREAM_UNIT
 
 
-def _filled(x: Value, value: float) -> Value:
-    """x [n, t, ...] with rows of a `value` behind, up to a multiple of `ROUND` tokens."""
+def _filled(x: Value, value: float, config: ZImageConfig) -> Value:
+    """x [n, t, ...] with rows of a `value` behind, up to a multiple of `config.run` tokens."""
     (batch, tokens, *rest), g = x.shape, x.graph
-    if not (missing := -tokens % ROUND):
+    if not (missing := -tokens % config.run):
         return x
     more = g.apply("expand", g.constant(value), shape=(batch, missing, *rest))
     return g.apply("concat", x, more, axis=1)
@@ -156,31 +160,35 @@ def _filled(x: Value, value: float) -> Value:
 # ---------------------------------------------------------------------- who is where, and is seen
 
 
-def _begun(mask: Value) -> Value:
-    """1 for each run of `ROUND` tokens of a text [n, runs] that holds one of its own: a shorter
-    text of a batch is filled up as if it were alone, and behind that nothing is seen."""
-    batch, length = mask.shape
-    runs = mask.reshape(batch, length // ROUND, ROUND)
-    return mask.graph.apply("slice", runs, axis=2, start=0, end=1).reshape(batch, length // ROUND)
+def _begun(mask: Value, config: ZImageConfig) -> Value:
+    """1 for each run of `config.run` tokens of a text [n, runs] that holds one of its own: a
+    shorter text of a batch is filled up as if it were alone, and behind that nothing is seen."""
+    (batch, length), run = mask.shape, config.run
+    if run == 1:
+        return mask
+    runs = mask.reshape(batch, length // run, run)
+    return mask.graph.apply("slice", runs, axis=2, start=0, end=1).reshape(batch, length // run)
 
 
-def _hidden(begun: Value, tokens: int) -> Value | None:
+def _hidden(begun: Value, tokens: int, config: ZImageConfig) -> Value | None:
     """What is added to the scores of a text and of `tokens` behind it; None where all are seen."""
-    g, (batch, runs) = begun.graph, begun.shape
+    g, (batch, runs), run = begun.graph, begun.shape, config.run
     if runs == 1:
         return None
-    seen = g.apply("expand", begun.reshape(batch, runs, 1), shape=(batch, runs, ROUND))
-    return hidden_scores(seen.reshape(batch, runs * ROUND), tokens)
+    if run == 1:
+        return hidden_scores(begun, tokens)
+    seen = g.apply("expand", begun.reshape(batch, runs, 1), shape=(batch, runs, run))
+    return hidden_scores(seen.reshape(batch, runs * run), tokens)
 
 
 def _angles(begun: Value, height: int, width: int, config: ZImageConfig) -> tuple[Angles, Angles]:
-    """Of the tokens of a text, at (1, 0, 0), (2, 0, 0), ..., and of those of an image of `height` x
-    `width` tokens, one further on the first axis than its text with what fills it up; what fills
-    up the image is at 0."""
-    g, (batch, runs) = begun.graph, begun.shape
-    length, tokens = runs * ROUND, height * width
-    missing, turning = -tokens % ROUND, config.axes[0] // 2
-    line = grid_angles(g, (length + ROUND + 1, 1, 1), 0, config.axes, config.rotary_base)
+    """Of the tokens of a text, one behind the other on the first axis, and of those of an image of
+    `height` x `width` tokens, one further there than its text with what fills it up; what fills up
+    the image is at 0."""
+    g, (batch, runs), run, first = begun.graph, begun.shape, config.run, config.first_place
+    length, tokens = runs * run, height * width
+    missing, turning = -tokens % run, config.axes[0] // 2
+    line = grid_angles(g, (length + run + first, 1, 1), 0, config.axes, config.rotary_base)
     plane = grid_angles(g, (height, width), 0, config.axes[1:], config.rotary_base)
     still = grid_angles(g, (1, 1, 1), 0, config.axes, config.rotary_base)
     ends = begun
@@ -191,12 +199,12 @@ def _angles(begun: Value, height: int, width: int, config: ZImageConfig) -> tupl
         ends = begun - after
     texts, images = [], []
     for along, across, pad in zip(line, plane, still):
-        texts.append(rows(along, 1, length + 1))
-        behind = rows(along, ROUND + 1, length + ROUND + 1).reshape(runs, ROUND, -1)
+        texts.append(rows(along, first, length + first))
+        behind = rows(along, run + first, length + run + first).reshape(runs, run, -1)
         behind = g.apply("slice", behind, axis=1, start=0, end=1).reshape(runs, -1)
         behind = g.apply("slice", behind, axis=1, start=0, end=turning)   # [runs, d / 2]
-        first = g.apply("mat_mul", ends, behind).reshape(batch, 1, turning)
-        image = g.apply("concat", g.apply("expand", first, shape=(batch, tokens, turning)),
+        ahead = g.apply("mat_mul", ends, behind).reshape(batch, 1, turning)
+        image = g.apply("concat", g.apply("expand", ahead, shape=(batch, tokens, turning)),
                         g.apply("expand", across, shape=(batch, tokens, across.shape[2])), axis=2)
         if missing:
             filling = g.apply("expand", pad, shape=(batch, missing, pad.shape[2]))
@@ -242,7 +250,7 @@ def _modulations(vec: Value | None, config: ZImageConfig) -> tuple[Modulations, 
     if vec is None:
         return (None, None), (None, None)
     g, batch, size = vec.graph, vec.shape[0], config.hidden_size
-    both = linear(vec, "adaLN_modulation.0", 4 * size)
+    both = linear(silu(vec) if config.activated else vec, config.modulation, 4 * size)
     scale, gate, ffn_scale, ffn_gate = (
         g.apply("slice", both, axis=1, start=i * size, end=(i + 1) * size).reshape(batch, 1, size)
         for i in range(4))
@@ -251,12 +259,14 @@ def _modulations(vec: Value | None, config: ZImageConfig) -> tuple[Modulations, 
 
 def _attention(x: Value, angles: Angles, hidden: Value | None, config: ZImageConfig) -> Value:
     """In `BRANCH_UNIT`: sums are f32, and multiplied before they are stored."""
-    g, size = x.graph, config.hidden_size
+    g, size, shared = x.graph, config.hidden_size, config.kv_heads * config.head_dim
     with g.scope("attention"):
-        qkv = linear(x, "qkv", 3 * size, bias=False)                     # [n, t, 3 c]
-        q, k = (turned_part(qkv, number, norm, *angles, size, config.heads, config.eps)
-                for number, norm in enumerate(("q_norm", "k_norm")))
-        v = g.apply("slice", qkv, axis=2, start=2 * size, end=3 * size)
+        qkv = linear(x, "qkv", size + 2 * shared, bias=False)            # [n, t, c + 2 k]
+        q = g.apply("slice", qkv, axis=2, start=0, end=size)
+        q = normalised_and_turned(q, "q_norm", *angles, config.heads, config.eps)
+        k = g.apply("slice", qkv, axis=2, start=size, end=size + shared)
+        k = normalised_and_turned(k, "k_norm", *angles, config.kv_heads, config.eps)
+        v = g.apply("slice", qkv, axis=2, start=size + shared, end=size + 2 * shared)
         addend = [] if hidden is None else [hidden]
         mixed = g.apply("attention", q, k, v, *addend, num_heads=config.heads)
         return linear(mixed, "out", size, bias=False) * BRANCH_UNIT

@@ -45,6 +45,8 @@ ABOUT: Mapping[str, str] = {
                   "take 4 steps at guidance 1.",
     "krea2": "It makes pictures of about {size} pixels from whole sentences, photographs above "
              "all, and reads negative prompts. Turbo models take 8 steps at guidance 1.",
+    "lumina2": "It makes pictures of about {size} pixels from whole sentences, or from tags where "
+               "it was trained with drawings, and reads negative prompts.",
     "flux2-dev": "It makes pictures of about {size} pixels from whole sentences, writing included, "
                  "and changes pictures as they say. At guidance 1, its own, a negative prompt is "
                  "not read.",

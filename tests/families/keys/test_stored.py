@@ -12,6 +12,7 @@ from smalti.families.keys import (
     FLUX2_DIFFUSERS,
     FLUX_DIFFUSERS,
     FLUX_ORIGINAL,
+    LUMINA2_DIFFUSERS,
     SD3_ORIGINAL,
     T5_GGUF,
     T5_TRANSFORMERS,
@@ -26,6 +27,7 @@ from smalti.models import (
     CHROMA,
     FLUX2_KLEIN_4B,
     FLUX_DEV,
+    LUMINA2,
     SD35_MEDIUM,
     T5_XXL,
     Z_IMAGE,
@@ -42,6 +44,7 @@ FLUX = (flux_graph(FLUX_DEV, 1, 8, 8, 4),)
 CHROMA_BOTH = (chroma_graph(CHROMA, 1, 8, 8, 4), chroma_modulation_graph(CHROMA))
 SD3 = (mmdit_graph(SD35_MEDIUM, 1, 8, 8, 4),)
 Z_IMAGES = (z_image_graph(Z_IMAGE, 1, 8, 8, 4),)
+LUMINA = (z_image_graph(LUMINA2, 1, 8, 8, 4),)
 T5 = (t5_graph(T5_XXL, 1, 4),)
 MODELS = {
     "flux diffusers": (FLUX_DIFFUSERS, FLUX),
@@ -52,6 +55,7 @@ MODELS = {
     "sd3 original": (SD3_ORIGINAL, SD3),
     "flux2 diffusers": (FLUX2_DIFFUSERS, (flux2_graph(FLUX2_KLEIN_4B, 1, 4, 4, 4),)),
     "z-image diffusers": (Z_IMAGE_DIFFUSERS, Z_IMAGES),
+    "lumina2 diffusers": (LUMINA2_DIFFUSERS, LUMINA),
     "t5 gguf": (T5_GGUF, T5),
     "t5 transformers": (T5_TRANSFORMERS, T5),
 }

@@ -118,7 +118,11 @@ def model(tmp_path_factory: pytest.TempPathFactory, weights: tiny.Weights) -> Ch
 ], ids=lambda stored: next(iter(stored)))
 def test_adapters_of_all_spellings_are_applied(
         tmp_path: Path, model: Checkpoint, stored: tiny.Weights) -> None:
-    assert applied(tmp_path, model, stored) == (2, [], "Z-Image")
+    """Those of layers that Lumina-Image 2 has in the same proportions may be for either."""
+    either = any(part in name for name in stored for part in (
+        ".to_q.", ".to.q.", ".to_out.", "attention_out"))
+    assert applied(tmp_path, model, stored) == (
+        2, [], "Z-Image or Lumina-Image 2" if either else "Z-Image")
 
 
 def test_a_fused_layer_beside_its_parts_counts_once(tmp_path: Path, model: Checkpoint) -> None:

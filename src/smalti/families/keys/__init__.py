@@ -12,6 +12,7 @@ from smalti.families.keys.flux import (
 )
 from smalti.families.keys.flux2 import FLUX2_DIFFUSERS
 from smalti.families.keys.krea2 import KREA2_DIFFUSERS
+from smalti.families.keys.lumina2 import LUMINA2_DIFFUSERS
 from smalti.families.keys.sd3 import (
     SD3_CONTROLNET_DIFFUSERS,
     SD3_ORIGINAL,
@@ -32,7 +33,7 @@ from smalti.families.keys.z_image import Z_IMAGE_DIFFUSERS
 __all__ = [
     "ANIMA_DIFFUSERS", "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "CLIP_OPENCLIP", "FLUX2_DIFFUSERS",
     "FLUX_CONTROLNET_DIFFUSERS", "FLUX_CONTROLNET_ORIGINAL", "FLUX_DIFFUSERS", "FLUX_ORIGINAL",
-    "KREA2_DIFFUSERS", "SD3_CONTROLNET_DIFFUSERS", "SD3_ORIGINAL", "T5_GGUF", "T5_TRANSFORMERS",
-    "Z_IMAGE_DIFFUSERS", "Expression", "StoredRows", "Table", "assembled", "expressions",
-    "sd35_controlnet", "sd3_diffusers", "shape_of",
+    "KREA2_DIFFUSERS", "LUMINA2_DIFFUSERS", "SD3_CONTROLNET_DIFFUSERS", "SD3_ORIGINAL", "T5_GGUF",
+    "T5_TRANSFORMERS", "Z_IMAGE_DIFFUSERS", "Expression", "StoredRows", "Table", "assembled",
+    "expressions", "sd35_controlnet", "sd3_diffusers", "shape_of",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from smalti.families import language
@@ -35,12 +35,15 @@ TURBO = {"steps": 8, "guidance": 1.0, "flow_shift": 3.0}
 """As its authors recommend."""
 
 
-def z_image_config(where: object, shapes: Shapes, hints: Hints) -> ZImageConfig:
-    """The transformer of Z-Image. Raises CheckpointError where a number cannot be seen."""
+def z_image_config(where: object, shapes: Shapes, hints: Hints,
+                   shares: tuple[float, float] = (FIRST_SHARE, PLACE_SHARE),
+                   kind: Callable[..., ZImageConfig] = ZImageConfig) -> ZImageConfig:
+    """The transformer of Z-Image, or of another `kind` that is built like it. Raises
+    CheckpointError where a number cannot be seen."""
     found = Shown(where, shapes)
     hidden = found.size("x_embedder.weight", 0)
     head_dim = found.size("layers.0.attention.q_norm.weight", 0)
-    return ZImageConfig(
+    return kind(
         hidden_size=hidden,
         heads=found.parts(hidden, head_dim),
         mlp_size=found.size("layers.0.feed_forward.w1.weight", 0),
@@ -51,7 +54,7 @@ def z_image_config(where: object, shapes: Shapes, hints: Hints) -> ZImageConfig:
         context_dim=found.size("cap_embedder.1.weight", 1),
         time_size=found.size("t_embedder.mlp.0.weight", 0),
         vector_size=found.size("t_embedder.mlp.2.weight", 0),
-        axes=found.axes(head_dim, FIRST_SHARE, PLACE_SHARE),
+        axes=found.axes(head_dim, *shares),
     )
 
 
