@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from tiny_gemma import ENTRIES, NUMBERS, PIECES, SPIECE, SYMBOLS, TREE, spiece
 from token_texts import texts
 
-from smalti.checkpoint.gguf import write_gguf
+from smalti.checkpoint.gguf import GgufTensor, write_gguf
 from smalti.diffusion.plain_texts import TOKENIZERS, PlainTexts
 from smalti.diffusion.sentence_bpe import BLANK, BYTE, ByScore, of_protobuf, of_tree
 from smalti.diffusion.vocabulary_file import brought_along
@@ -38,6 +38,12 @@ def folder(path: Path, kind: str) -> Path:
         with (path / "model.gguf").open("wb") as file:
             write_gguf(file, ENTRIES, [])
         return path / "model.gguf"
+    if kind == "converted":  # from a file with the tensor
+        values = np.frombuffer(SPIECE, np.uint8).astype(np.int16)
+        with (path / "model.gguf").open("wb") as file:
+            write_gguf(file, {"general.architecture": "lumina2"}, [
+                GgufTensor("text_encoders.spiece_model", values.shape, "i16", lambda: values)])
+        return path / "model.gguf"
     stored = {"norm.weight": np.ones(4, np.float32)}
     if kind == "tensor":
         stored["spiece_model"] = np.frombuffer(SPIECE, np.uint8)
@@ -49,7 +55,8 @@ def folder(path: Path, kind: str) -> Path:
     return encoder / "model.safetensors"
 
 
-@pytest.mark.parametrize("kind", ["tokenizer.json", "tokenizer.model", "tensor", "gguf"])
+@pytest.mark.parametrize("kind", ["tokenizer.json", "tokenizer.model", "tensor", "gguf",
+                                  "converted"])
 def test_a_model_brings_it_along(tmp_path: Path, kind: str) -> None:
     found = brought_along([folder(tmp_path, kind)])
     assert found is not None and found.vocabulary.count == len(PIECES)

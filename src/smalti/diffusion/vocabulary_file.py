@@ -16,6 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.gguf_file import tokenizer_entries
 from smalti.checkpoint.json_file import read_json
@@ -40,6 +42,8 @@ CONFIG = "tokenizer_config.json"
 SOURCES = ("tokenizer.json", "vocab.json", "tekken.json", "tokenizer.model")
 TEKKEN_TENSOR, SENTENCE_TENSOR = "tekken_model", "spiece_model"
 """Hold Mistral's file, and SentencePiece's, in files of text encoders."""
+BYTES_AS = ("U8", "I16")
+"""What bytes are stored as: GGUF has none without a sign."""
 Vocabulary = ByteBpe | SentenceBpe
 SAFETENSORS = ".safetensors"
 GGUF = ".gguf"
@@ -76,13 +80,14 @@ def _read(place: Path, changed: int) -> Vocabulary | None:
     what was read before still holds."""
     try:
         if place.is_file():
-            return _of_gguf(place) if place.suffix.lower() == GGUF else _of_tensor(place)
-        whole, lists, own, pieces = (place / name for name in SOURCES)
+            own = _of_gguf(place) if place.suffix.lower() == GGUF else None
+            return own or _of_tensor(place)
+        whole, lists, mistral, pieces = (place / name for name in SOURCES)
         if whole.is_file():
             return _of_json(whole)
         if lists.is_file():
             return _of_lists(place)
-        return (tekken.vocabulary(read_json(own, BYTES_MAX)) if own.is_file()
+        return (tekken.vocabulary(read_json(mistral, BYTES_MAX)) if mistral.is_file()
                 else sentence_bpe.of_protobuf(_bytes(pieces)))
     except (LookupError, TypeError, ValueError, AttributeError, struct.error) as error:
         raise CheckpointError(f"{place} holds no vocabulary that can be read "
@@ -148,9 +153,9 @@ def _of_tensor(path: Path) -> Vocabulary | None:
     others."""
     file = open_tensors(path)
     name = next((each for each in file if each.endswith((TEKKEN_TENSOR, SENTENCE_TENSOR))), None)
-    if name is None or file.dtype(name) != "U8":
+    if name is None or file.dtype(name) not in BYTES_AS:
         return None
-    data = file.raw(name).tobytes()
+    data = file.raw(name).astype(np.uint8).tobytes()
     return (tekken.vocabulary(json.loads(data)) if name.endswith(TEKKEN_TENSOR)
             else sentence_bpe.of_protobuf(data))
 

@@ -9,6 +9,7 @@ from typing import Any
 import diffusers_families as theirs
 import numpy as np
 import pytest
+import tiny_families as tiny
 from checkpoint.adapters.samples import off
 from safetensors.numpy import save_file
 
@@ -49,8 +50,10 @@ def tensors(pipe: Any, family: str) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("family", [
     "sd1", "sd2", "sdxl", "sd3", "flux", "chroma", "z-image", "anima", "qwen-image",
-    "flux2", "krea2"])
-def test_merged_weights_are_those_of_diffusers(tmp_path: Path, family: str) -> None:
+    "flux2", "krea2", "lumina2"])
+def test_merged_weights_are_those_of_diffusers(tmp_path: Path, family: str,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tiny.FAMILIES, "lumina2", tiny.LUMINA2)
     pipe = theirs.pipeline(family)
     theirs.save(pipe, tmp_path / "base")
     save_file(tensors(pipe, family), tmp_path / "a.safetensors")
