@@ -224,8 +224,9 @@ def test_a_text_of_a1111_is_read() -> None:
     assert asked.rng == "cuda", "A1111 leaves out the random numbers of GPUs"
     assert (asked.hires, asked.hires_strength, asked.hires_steps) == (2.0, 0.4, 28)
     assert found.model == "realistic" and found.unknown == {"VAE": "x.pt", "ENSD": "31337"}
-    assert found.missing == {"hires_upscaler": "the upscaler R-ESRGAN 4x+: give "
-                                               "--hires-upscaler PATH"}
+    assert found.missing == {"hires_upscaler": "the upscaler R-ESRGAN 4x+"}
+    assert found.files == {"hires_upscaler": "R-ESRGAN 4x+"}
+    assert found.advice() == ["the upscaler R-ESRGAN 4x+: give --hires-upscaler PATH"]
 
 
 def test_a_text_of_comfyui_is_read() -> None:

@@ -345,3 +345,15 @@ def write(path: Path, stored: Weights, metadata: dict[str, str] | None = None) -
     save_file({name: np.ascontiguousarray(value) for name, value in stored.items()}, path,
               metadata)
     return path
+
+
+def write_parts(root: Path, config: ModelConfig) -> None:
+    """A model as ComfyUI has it: its denoiser, text encoders and autoencoder in files of their own,
+    called after the family and the parts."""
+    weights = random_weights(config)
+    for folder in ("diffusion_models", "text_encoders", "vae"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    write(root / "diffusion_models" / f"{config.family}.safetensors", part(weights, DENOISER))
+    for name in config.texts:
+        write(root / "text_encoders" / f"{name}.safetensors", text_encoder(config, weights, name))
+    write(root / "vae" / "ae.safetensors", autoencoder(config, weights))

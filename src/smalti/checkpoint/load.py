@@ -83,23 +83,35 @@ def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = N
     return Checkpoint(config, report, {name: source.tensors[name] for name in wanted})
 
 
-def inspect(path: str | Path) -> Report:
-    """What the checkpoint at `path` is, whether or not Smalti can load it.
+def inspect(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = None) -> Report:
+    """What the checkpoint at `path` is, whether or not Smalti can load it, with parts of other
+    files as `load` takes them.
 
     Raises `CheckpointError` for a file that cannot be understood at all.
     """
-    return _report(open_source(Path(path)))
+    return _report(with_parts(open_source(Path(path)), [Path(each) for each in text_encoders],
+                              None if vae is None else Path(vae)))
+
+
+def usual_files(family: ModelFamily) -> dict[str, str]:
+    """Parts that models of a family read -> what the files of these are usually called."""
+    return {VAE: family.vae_file, **{text.encoder.name: text.file or text.encoder.file
+                                     for text in family.texts}}
+
+
+def lacking(absent: Sequence[str]) -> str:
+    """That a model lacks these parts, in words."""
+    return f"it lacks {listed([titles()[part] for part in absent])}"
 
 
 def _advice(absent: Sequence[str], family: ModelFamily) -> str:
     """What to give for parts that are not there: what their files are usually called, and where
     they are found."""
-    files = {VAE: family.vae_file, **{text.encoder.name: text.file or text.encoder.file
-                                      for text in family.texts}}
+    files = usual_files(family)
     given = [part for part in absent if part in files]
     options = [f"{'--vae' if part == VAE else '--text-encoder'} {files[part]}" for part in given]
     homes = list(dict.fromkeys(HOMES[part == VAE] for part in given))
-    return (f"it lacks {listed([titles()[part] for part in absent])}; give the files of them, such "
+    return (f"{lacking(absent)}; give the files of them, such "
             f"as {' '.join(options)}, from Python with text_encoders= and vae=; such files are "
             f"usually where the model was published, and in {' or '.join(homes)}")
 

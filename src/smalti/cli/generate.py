@@ -114,7 +114,7 @@ def adapters(given: dict[str, Any], settings: Any) -> dict[str, Any]:
 
 def tell_missing(source: str, settings: Any, model: str, precision: str) -> None:
     """Say what made a picture besides what is at hand now."""
-    lines = [f"was made with {text}" for text in settings.missing.values()]
+    lines = [f"was made with {text}" for text in settings.advice()]
     lines += [f"was made with the adapter {use.name}: give --lora-dir FOLDER"
               for use in settings.adapters]
     if settings.model not in (None, model):

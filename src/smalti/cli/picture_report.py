@@ -29,7 +29,7 @@ def picture_report(file: Path) -> str:
     rows += [(option.name.replace("_", " "), _shown(found.options[option.name]))
              for option in by_group() if option.name in found.options]
     rows += [("adapter", f"{use.name}:{use.weight:g}") for use in found.adapters]
-    rows += [("made with", text) for text in found.missing.values()]
+    rows += [("made with", text) for text in found.advice()]
     rows += [(f"{key} (not understood)", value) for key, value in found.unknown.items()]
     rows = [row for row in rows if row[1]]
     width = max(len(name) for name, _ in rows) + 2

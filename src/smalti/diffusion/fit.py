@@ -21,11 +21,14 @@ apple of 128 pixels is a square with patches at 256, with and without a first pa
 
 def check_parts(opened: Checkpoint) -> None:
     """Raise CheckpointError when the parts of a model do not fit together, or the tokenizers."""
-    config, path = opened.config, opened.report.path
-    for what, found, other, expected in (*_texts(config), *_denoiser(config)):
-        if found != expected:
-            raise CheckpointError(f"{path}: {found} {what}, but {expected} {other}; text to image "
-                                  f"needs a model in which they agree")
+    for what, found, other, expected in disagreements(opened.config):
+        raise CheckpointError(f"{opened.report.path}: {found} {what}, but {expected} {other}; text "
+                              f"to image needs a model in which they agree")
+
+
+def disagreements(config: ModelConfig) -> Iterator[Agreement]:
+    """Numbers of the parts of a model, and of its tokenizers, that would have to be equal."""
+    return (each for each in (*_texts(config), *_denoiser(config)) if each[1] != each[3])
 
 
 def check_refiner(base: Checkpoint, refiner: Checkpoint) -> None:

@@ -14,6 +14,7 @@ from PIL import Image, ImageChops, ImageFilter
 from smalti.diffusion.images import Picture, as_pixels, given, opaque, opened, resized
 from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.options import SIDE_MAX, PictureOptions
+from smalti.diffusion.purpose import EDIT, TEXT
 from smalti.diffusion.request import size_multiple
 from smalti.errors import InputError
 from smalti.models.config import ModelConfig
@@ -89,7 +90,7 @@ def init_image(config: ModelConfig, options: PictureOptions, kind: str = "text"
     allow, or in the model's own where it is `only_masked`. `kind` is the `purpose` of the model.
     Raises InputError for what cannot be.
     """
-    guidance = _image_guidance(options, kind == "edit")
+    guidance = _or(options.image_guidance, IMAGE_GUIDANCE) if kind == EDIT else None
     if options.image is None:
         return None
     first, *more = given(options.image)
@@ -97,7 +98,7 @@ def init_image(config: ModelConfig, options: PictureOptions, kind: str = "text"
         raise InputError(f"{1 + len(more)} pictures are given as image; this model reads "
                          f"{max(1, config.denoiser.references)} at most")
     masked = options.mask is not None or options.extend is not None
-    usual = STRENGTH_OF_ALL if kind != "text" or options.extend is not None else STRENGTH
+    usual = STRENGTH_OF_ALL if kind != TEXT or options.extend is not None else STRENGTH
     change = Img2Img(_or(options.strength, usual),
                     _or(options.mask_blur, MASK_BLUR) if masked else None,
                     _or(options.padding, PADDING) if options.only_masked else None, guidance)
@@ -122,15 +123,6 @@ def init_image(config: ModelConfig, options: PictureOptions, kind: str = "text"
 def _or(value: Any, default: Any) -> Any:
     """A value, or what is usual."""
     return default if value is None else value
-
-
-def _image_guidance(options: PictureOptions, edits: bool) -> float | None:
-    """How strongly the picture steers; None for a model that is not for `edits`."""
-    if edits:
-        return _or(options.image_guidance, IMAGE_GUIDANCE)
-    if options.image_guidance is not None:
-        raise InputError("image_guidance is for models that edit pictures, such as InstructPix2Pix")
-    return None
 
 
 def near(size: tuple[int, int], config: ModelConfig) -> tuple[int, int]:

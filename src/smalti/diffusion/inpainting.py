@@ -28,6 +28,7 @@ from smalti.diffusion.images import as_pixels, resized
 from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.init_image import InitImage, near
 from smalti.diffusion.noise import NoiseLevels
+from smalti.diffusion.purpose import EDIT, REFERENCE, TEXT, purpose
 from smalti.diffusion.samplers import initial_latents
 from smalti.diffusion.samplers.walk import Denoise
 from smalti.diffusion.submodels import Submodels
@@ -107,25 +108,6 @@ class KnownLatents:
         return estimate * self.mask + self.clean * (1 - self.mask)
 
 
-def purpose(config: ModelConfig) -> str:
-    """What a denoiser is made for: "text" alone, or "edit", "control", "inpaint", "fill",
-    "reference".
-
-    Raises InputError for one that reads other channels.
-
-    >>> from smalti.models.config import SD15
-    >>> purpose(SD15)
-    'text'
-    """
-    latent = config.vae.z_channels
-    known = config.denoiser.purposes(latent, config.vae.downscale)
-    more = config.denoiser.in_channels - latent
-    if more not in known:
-        raise InputError(f"this model reads {more} channels beside the {latent} of a picture's "
-                         f"latents; known are {', '.join(map(str, known))}")
-    return known[more]
-
-
 def check_purpose(config: ModelConfig, source: InitImage | None, larger: bool) -> None:
     """Raise InputError for a model that changes a picture where none is given, and for a picture
     where a second, `larger` pass is to be."""
@@ -135,7 +117,7 @@ def check_purpose(config: ModelConfig, source: InitImage | None, larger: bool) -
     if source is None and config.denoiser.needs_reference:
         raise InputError("this model changes pictures, and none is given; with a prompt alone it "
                          "makes none; give an image, or use a model for text to image")
-    if source is None and purpose(config) not in ("text", "reference"):
+    if source is None and purpose(config) not in (TEXT, REFERENCE):
         found, latent = config.denoiser.in_channels, config.vae.z_channels
         raise InputError(f"this model reads {found} channels, {latent} of the picture that it makes"
                          f" and others of one that it is given; with a prompt alone it makes none;"
@@ -146,17 +128,17 @@ def start(models: Submodels, source: InitImage) -> Start:
     """Encode what a walk starts from, and what the network reads besides."""
     config, change = models.checkpoint.config, source.change
     kind, factor = purpose(config), config.vae.downscale
-    if kind == "reference":
+    if kind == REFERENCE:
         return _referring(models, source)
     pixels = source.pixels()
     mean = encoded(models, pixels)
     latents, masked = to_model_space(models, mean), source.masked()
-    clean = None if kind != "text" and change.strength == 1 and source.mask is None else latents
+    clean = None if kind != TEXT and change.strength == 1 and source.mask is None else latents
     known = None if source.mask is None else largest(masked, factor)
-    if kind == "text":
+    if kind == TEXT:
         return Start(change, latents, known)
-    if kind in ("edit", "control"):
-        scaled = kind != "edit" or config.prediction.startswith("edm")
+    if kind in (EDIT, "control"):
+        scaled = kind != EDIT or config.prediction.startswith("edm")
         return Start(change, clean, known, {BESIDE: (latents if scaled else mean)[None]})
     hidden = (masked > HALF).astype(np.float32)
     seen = to_model_space(models, encoded(models, pixels * (1 - hidden)))

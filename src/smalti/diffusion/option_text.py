@@ -35,6 +35,9 @@ IDLE = ("model hash", "vae hash", "lora hashes", "ti hashes", "hashes", "version
 """Keys that say nothing of how to make a picture again."""
 STRENGTH = "Denoising strength"
 ADAPTER = re.compile(r"(.+?):([-+\d.e]+)(?::([-+\d.e]+))?")
+GIVEN_BY = {"image": "--image PICTURE", "mask": "--mask PICTURE", "refiner": "--refiner PATH",
+            "hires_upscaler": "--hires-upscaler PATH", "controls": "--control MODEL PICTURE"}
+"""Options of the command line for what is missing."""
 CONTROLS_MAX = 10
 """ControlNets of a text: the most that A1111's extension may be set to."""
 
@@ -84,8 +87,8 @@ class PictureText:
 
     `options` are those of `PictureOptions`, the prompts among them; `adapters` are named with their
     weights; `precision` is "" where nothing is said of it. `missing` says of files that the text
-    names and does not hold what to give, by the name of the option; `unknown` are pairs that are
-    not understood.
+    names and does not hold what they were, by the name of the option that gives one, and `files`
+    how those are called that have a name; `unknown` are pairs that are not understood.
     """
 
     options: dict[str, Any]
@@ -94,7 +97,16 @@ class PictureText:
     version: str = ""
     precision: str = ""
     missing: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+
+    def advice(self) -> list[str]:
+        """What is missing, and how it is given on the command line.
+
+        >>> PictureText({}, missing={"mask": "a mask"}).advice()
+        ['a mask: give --mask PICTURE']
+        """
+        return [f"{text}: give {GIVEN_BY[name]}" for name, text in self.missing.items()]
 
     def with_given(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The options, with those that are given besides in place of their own.
@@ -146,7 +158,7 @@ def read(parameters: Parameters) -> PictureText:
         name = "hires_strength" if "hires" in found.options else "strength"
         found.options[name] = _value(OPTIONS[name], strength)
     _complete(found)
-    found.missing = dict(_missing(found.options, upscaler, take))
+    found.missing = dict(_missing(found, upscaler, take))
     found.adapters = [_adapter(text) for text in (take("Lora") or "").split(", ") if text]
     found.unknown = {key: value for lower, (key, value) in pairs.items() if lower not in IDLE}
     return found
@@ -192,21 +204,23 @@ def _complete(found: PictureText) -> None:
         options["noise"] = "normal" if "comfyui" in found.version.lower() else "automatic"
 
 
-def _missing(options: Mapping[str, Any], upscaler: str | None,
+def _missing(found: PictureText, upscaler: str | None,
              take: Callable[[str], str | None]) -> Iterator[tuple[str, str]]:
-    """Files that made a picture and are not in its text, and how each is given."""
-    if "strength" in options:
-        yield "image", "another picture, which was changed: give --image PICTURE"
-    if "mask_blur" in options and "extend" not in options:
-        yield "mask", "a mask: give --mask PICTURE"
+    """Files that made a picture and are not in its text; those with a name are noted by it."""
+    if "strength" in found.options:
+        yield "image", "another picture, which was changed"
+    if "mask_blur" in found.options and "extend" not in found.options:
+        yield "mask", "a mask"
     if upscaler is not None and not upscaler.startswith(LATENT):
-        yield "hires_upscaler", f"the upscaler {upscaler}: give --hires-upscaler PATH"
+        found.files["hires_upscaler"] = upscaler
+        yield "hires_upscaler", f"the upscaler {upscaler}"
     if (refiner := take("Refiner")) is not None:
-        yield "refiner", f"the refiner {refiner}: give --refiner PATH"
+        found.files["refiner"] = refiner
+        yield "refiner", f"the refiner {refiner}"
     texts = [take(f"ControlNet {number}") for number in range(CONTROLS_MAX)]
     if any(texts):
         told = "; ".join(text for text in texts if text)
-        yield "controls", f"ControlNets ({told:.200}): give --control MODEL PICTURE"
+        yield "controls", f"ControlNets ({told:.200})"
 
 
 def _adapter(text: str) -> AdapterUse:

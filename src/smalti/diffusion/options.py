@@ -366,8 +366,8 @@ class PictureOptions:
 
     @classmethod
     def schema(cls) -> dict[str, Any]:
-        """All options as JSON Schema (2020-12): types, ranges, defaults, what each is for, and the
-        group of a form that it belongs to."""
+        """All options as JSON Schema (2020-12): types, ranges, defaults, what each is for, the
+        group of a form that it belongs to, and those of which it `needs` one."""
         properties = {}
         for each in by_group():
             told = {} if each.default in (None, MISSING) else {"default": each.default}
@@ -375,6 +375,8 @@ class PictureOptions:
                 **each.kind.schema(), "description": each.help, "group": each.group, **told}
             if each.usual and each.default is None:
                 properties[each.name]["usual"] = each.usual
+            if each.needs:
+                properties[each.name]["needs"] = list(each.needs)
             if isinstance(each.default, tuple):
                 properties[each.name]["default"] = list(each.default)
         return {"$schema": "https://json-schema.org/draft/2020-12/schema",

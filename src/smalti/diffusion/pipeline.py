@@ -21,7 +21,7 @@ from smalti.diffusion.adapters import Adapters, Entry, few_steps, labels
 from smalti.diffusion.fit import check_parts, check_refiner, size_warnings, word_warnings
 from smalti.diffusion.forecast import Forecast, forecast, usual_shape
 from smalti.diffusion.init_image import init_image
-from smalti.diffusion.inpainting import check_purpose, purpose
+from smalti.diffusion.inpainting import check_purpose
 from smalti.diffusion.job import PictureJob
 from smalti.diffusion.keywords import taking
 from smalti.diffusion.kinds import check_name
@@ -30,6 +30,7 @@ from smalti.diffusion.named import budget, fetched, given_budget, outside
 from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.placement import PartDevices
 from smalti.diffusion.prompt import AdapterUse, parse
+from smalti.diffusion.purpose import purpose
 from smalti.diffusion.request import request
 from smalti.diffusion.residents import Residents
 from smalti.diffusion.result import Result, Step

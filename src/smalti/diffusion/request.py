@@ -13,7 +13,8 @@ from smalti.diffusion.hires import Hires, hires
 from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.kinds import WholeKind, check_name
 from smalti.diffusion.noise import NOISES, Schedule, find_schedule
-from smalti.diffusion.options import SIDE_MAX, PictureOptions
+from smalti.diffusion.options import OPTIONS, SIDE_MAX, PictureOptions
+from smalti.diffusion.purpose import untaken
 from smalti.diffusion.random import SEED_END, batch_seeds
 from smalti.diffusion.samplers import SAMPLERS, Sampler, split_label
 from smalti.diffusion.variation import Variation, variation
@@ -107,14 +108,15 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
         raise InputError(f"eta is {options.eta}, and the sampler {sampler.name} has none; leave it "
                          f"out, or use one of {able}")
     steps = schedule.fixed_steps or _or(options.steps, config.default_steps)
+    for name, why in untaken(config).items():
+        if OPTIONS[name].given(getattr(options, name)):
+            raise InputError(why)
     clip_skip = options.clip_skip
     if clip_skip is not None:
         layers = min((text.layers for text in config.texts.values()), default=1)
         clip_skip = WholeKind(1, layers).checked("clip_skip", clip_skip)
-    _check_layers(options, config)
-    if options.tiling and not config.denoiser.tileable:
-        raise InputError("pictures that can be repeated are made by models with a UNet; this one "
-                         "is a transformer")
+    for layer in options.skip_layers:
+        WholeKind(0, config.denoiser.skippable_blocks - 1).checked("a layer to skip", layer)
     varied = variation(options.variation_seed, options.variation_strength)
     larger = hires(options, (width, height), size_multiple(config), steps)
     if larger is not None:
@@ -159,14 +161,6 @@ def _walk(options: PictureOptions, config: ModelConfig) -> tuple[Sampler, Schedu
     return sampler, NOISES[noise]
 
 
-def _check_layers(options: PictureOptions, config: ModelConfig) -> None:
-    """Raise InputError for layers to skip that the model has not."""
-    if options.skip_layers and not config.denoiser.skippable_blocks:
-        raise InputError("layers can be skipped in models of the family of Stable Diffusion 3 only")
-    for layer in options.skip_layers:
-        WholeKind(0, config.denoiser.skippable_blocks - 1).checked("a layer to skip", layer)
-
-
 def _switch(refiner: str | None, share: float | None) -> float | None:
     """The share of the steps after which a refiner takes over; None without one."""
     if refiner is None:
@@ -178,12 +172,9 @@ def _switch(refiner: str | None, share: float | None) -> float | None:
 
 def _distilled(config: ModelConfig, number: float | None) -> float | None:
     """What a model is told that was distilled from guided ones; None for the others."""
-    if config.denoiser.guidance:
-        return float(_or(number, config.default_distilled_guidance))
-    if number is not None:
-        raise InputError("distilled_guidance is for models that were distilled from guided ones, "
-                         "such as FLUX.1 dev; use guidance_scale")
-    return None
+    if not config.denoiser.guidance:
+        return None
+    return float(_or(number, config.default_distilled_guidance))
 
 
 def size_multiple(config: ModelConfig) -> int:

@@ -16,9 +16,9 @@ from smalti import Pipeline
 from smalti.checkpoint import inspect, load
 from smalti.checkpoint.adapters import AdapterFile
 from smalti.checkpoint.folder import pipeline_name
-from smalti.diffusion.inpainting import purpose
 from smalti.diffusion.levels import noise_levels
 from smalti.diffusion.noise import find_schedule
+from smalti.diffusion.purpose import purpose
 from smalti.errors import CheckpointError
 from smalti.families.expected import expected_tensors
 from smalti.families.flow_shift import flux2_shift

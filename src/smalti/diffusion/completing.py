@@ -1,0 +1,76 @@
+"""The parts that a model file lacks, of other files: those that fit it.
+
+Models of the last years are published as a denoiser alone, beside text encoders and an autoencoder
+that several of them share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from pathlib import Path
+
+from smalti.checkpoint.layout import VAE
+from smalti.checkpoint.load import inspect, usual_files
+from smalti.checkpoint.report import Report
+from smalti.checkpoint.source import LATENT_TENSOR, open_source
+from smalti.diffusion.fit import disagreements
+from smalti.errors import CheckpointError
+from smalti.families import ModelFamily, families, text_encoders
+
+TRIES_MAX = 32
+"""Combinations of files that are tried for a model: each reads their headers, in 20 ms or so."""
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a model is together with the files that bring what it lacks."""
+
+    report: Report
+    text_encoders: tuple[Path, ...]
+    vae: Path | None
+
+
+def completed(model: Report, brought: Mapping[Path, Sequence[str]]) -> Completed | None:
+    """A model with the parts that it lacks; None where other files bring not all of them, or none
+    that fit.
+
+    `brought` are the parts that each of these holds, as its report counts them. A file that is
+    called as that of its part usually is goes before others.
+    """
+    if model.kind is None or not model.absent:
+        return None
+    family = families()[model.kind.family]
+    usual = usual_files(family)
+    choices = []
+    for part in model.absent:
+        fitting = [path for path, parts in brought.items() if _may_be(part, parts)
+                   and (part != VAE or _suits(path, family))]
+        named = [path for path in fitting if path.name == usual.get(part)]
+        choices.append([*named, *(path for path in fitting if path not in named)])
+    for chosen in islice(product(*choices), TRIES_MAX):
+        files = dict(zip(model.absent, chosen, strict=True))
+        vae = files.pop(VAE, None)
+        encoders = tuple(dict.fromkeys(files.values()))
+        try:
+            found = inspect(model.path, encoders, vae)
+        except CheckpointError:  # such as a text encoder that the model does not read
+            continue
+        if found.loadable and found.config and not any(disagreements(found.config)):
+            return Completed(found, encoders, vae)
+    return None
+
+
+def _may_be(part: str, parts: Sequence[str]) -> bool:
+    """Whether a file of these parts may bring a part: which one a CLIP is, is not told by its
+    tensors where it has a width of its own."""
+    known = text_encoders()
+    return part in parts or (part in known and known[part].chunked
+                             and not any(each == VAE or each in known for each in parts))
+
+
+def _suits(path: Path, family: ModelFamily) -> bool:
+    """Whether latents of an autoencoder have as many channels as those of a family."""
+    latent = open_source(path).shapes.get(LATENT_TENSOR, ())
+    return len(latent) > 1 and latent[1] == family.vae.inner_channels

@@ -1,0 +1,54 @@
+"""What a model is made for: whether it reads pictures, and which options mean nothing to it."""
+
+from __future__ import annotations
+
+from smalti.errors import InputError
+from smalti.models.config import ClipTextConfig, ModelConfig
+
+TEXT, EDIT, REFERENCE = "text", "edit", "reference"
+
+
+def purpose(config: ModelConfig) -> str:
+    """What a denoiser is made for: "text" alone, or "edit", "control", "inpaint", "fill",
+    "reference".
+
+    Raises InputError for one that reads other channels.
+
+    >>> from smalti.models.config import SD15
+    >>> purpose(SD15)
+    'text'
+    """
+    latent = config.vae.z_channels
+    known = config.denoiser.purposes(latent, config.vae.downscale)
+    more = config.denoiser.in_channels - latent
+    if more not in known:
+        raise InputError(f"this model reads {more} channels beside the {latent} of a picture's "
+                         f"latents; known are {', '.join(map(str, known))}")
+    return known[more]
+
+
+def untaken(config: ModelConfig) -> dict[str, str]:
+    """The options of a picture that mean nothing to a model, each with what is said to somebody
+    who gives it.
+
+    >>> from smalti.models.config import SD15
+    >>> list(untaken(SD15))
+    ['distilled_guidance', 'skip_layers', 'skip_guidance', 'image_guidance']
+    """
+    denoiser, found = config.denoiser, {}
+    if not denoiser.guidance:
+        found["distilled_guidance"] = (
+            "distilled_guidance is for models that were distilled from guided ones, such as "
+            "FLUX.1 dev; use guidance_scale")
+    if not denoiser.skippable_blocks:
+        found["skip_layers"] = found["skip_guidance"] = (
+            "layers can be skipped in models of the family of Stable Diffusion 3 only")
+    if purpose(config) != EDIT:
+        found["image_guidance"] = (
+            "image_guidance is for models that edit pictures, such as InstructPix2Pix")
+    if not denoiser.tileable:
+        found["tiling"] = ("pictures that can be repeated are made by models with a UNet; this one "
+                           "is a transformer")
+    if not any(isinstance(text, ClipTextConfig) for text in config.texts.values()):
+        found["clip_skip"] = "clip_skip is for models that read prompts with CLIP; leave it out"
+    return found

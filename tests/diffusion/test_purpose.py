@@ -1,0 +1,38 @@
+"""What models are made for, and the options that mean nothing to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tiny_families as tiny
+
+from smalti.diffusion.options import PictureOptions
+from smalti.diffusion.purpose import untaken
+from smalti.diffusion.request import request
+from smalti.errors import InputError
+
+SOME: dict[str, dict[str, Any]] = {
+    "distilled_guidance": {"distilled_guidance": 3.0}, "tiling": {"tiling": "x"},
+    "skip_layers": {"skip_layers": (0,)}, "clip_skip": {"clip_skip": 1},
+    "skip_guidance": {"skip_layers": (0,), "skip_guidance": (2.0, 0.0, 0.5)},
+    "image_guidance": {"image_guidance": 2.0}}
+
+
+@pytest.mark.parametrize("family", tiny.WORDLESS)
+def test_what_means_nothing_to_a_model_is_refused_and_all_else_taken(family: str) -> None:
+    config = tiny.WORDLESS[family]
+    assert untaken(config).keys() <= SOME.keys()
+    for name, given in SOME.items():
+        asked = PictureOptions("a", width=64, height=64, **given)
+        if name in untaken(config):
+            with pytest.raises(InputError, match=untaken(config)[name][:20]):
+                request(config, asked, memory_bytes=1 << 40)
+        else:
+            assert getattr(request(config, asked, memory_bytes=1 << 40), name) == given[name]
+
+
+def test_a_model_without_clip_skips_none_of_its_layers() -> None:
+    for family in ("chroma", "z-image", "flux2", "krea2", "anima", "qwen-image"):
+        assert "clip_skip" in untaken(tiny.WORDLESS[family]), family
+    assert "clip_skip" not in untaken(tiny.WORDLESS["sdxl"])
