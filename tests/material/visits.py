@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,11 @@ ARGUMENTS = (
 )
 VIOLATIONS = """addEventListener("securitypolicyviolation", (event) =>
     console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`))"""
+
+A1111 = """a green tree
+Negative prompt: blurry
+Steps: 6, Sampler: Euler a, CFG scale: 3, Seed: 5, Size: 128x128, Model: sd_xl_base_1.0"""
+"""As A1111 writes it into a PNG file."""
 
 
 @dataclass
@@ -97,3 +103,16 @@ def set_option(page: Page, chip: str, label: str, value: str) -> None:
     page.get_by_role("dialog").get_by_label(label, exact=True).fill(value)
     page.keyboard.press("Tab")
     page.keyboard.press("Escape")
+
+
+def drop(page: Page, content: bytes, name: str = "tree.png") -> None:
+    """Drop a file on the page."""
+    page.locator("body").evaluate("""(target, [name, text]) => {
+        const content = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+        const data = new DataTransfer();
+        data.items.add(new File([content], name, { type: "image/png" }));
+        for (const kind of ["dragover", "drop"]) {
+            target.dispatchEvent(new DragEvent(kind,
+                { dataTransfer: data, bubbles: true, cancelable: true }));
+        }
+    }""", [name, base64.b64encode(content).decode()])

@@ -44,7 +44,8 @@ def folders(models: Path) -> ModelFolders:
 def test_everything_that_is_named_is_found(folders: ModelFolders) -> None:
     found = opened({"prompt": "a", "model": "tiny", "image": f"data:image/png;base64,{SQUARE}",
                     "num_inference_steps": 2, "guidance_time": [0, 0.5], "hires": None,
-                    "loras": [{"name": "style", "weight": 0.5}]}, folders)
+                    "refiner": "small/tiny", "loras": [{"name": "style", "weight": 0.5}]}, folders)
+    assert found.refiner is not None and found.refiner.path in found.loading
     assert found.model.path.name == "tiny.safetensors" and found.options.steps == 2
     assert isinstance(found.options.image, Image.Image) and found.options.image.size == (16, 16)
     assert [(file.name, *more) for file, *more in found.loras] == [("style.safetensors", 0.5, None)]
@@ -93,6 +94,8 @@ def test_several_pictures_are_a_list(folders: ModelFolders) -> None:
     ({"loras": [{"weight": 1}]}, "loras has no name"),
     ({"loras": [{"name": "style", "weight": 1e9}]}, "the weight of an adapter is"),
     ({"loras": {}}, "expected a list"),
+    ({"refiner": "x"}, "no model is named 'x'"),
+    ({"vae": ""}, "no vae is named ''"),
     ({"vae": "x"}, "no vae is named 'x'; there is none in the folders"),
     ({"device": 3}, "expected the id of a device"),
 ])

@@ -6,9 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tiny_families
 
 from smalti.errors import InputError
+from smalti.server.asked import opened
 from smalti.server.models import MODEL, ModelFolders
+from smalti.server.openai.problems import RefusedError
+from smalti.server.openai.request import wanted
 
 
 def test_files_are_listed_with_what_they_are(models: Path) -> None:
@@ -57,4 +61,51 @@ def test_only_what_is_new_is_opened(models: Path, tmp_path: Path, model_path: Pa
     after = folders.all()
     assert after[0] is before[0] and [each.name for each in after[1:]] == ["one.safetensors"]
     (tmp_path / "one.safetensors").unlink()
+    assert folders.all() == before
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model in files of its parts, as ComfyUI has it, and a text encoder of another one."""
+    root = tmp_path_factory.mktemp("comfy") / "models"
+    tiny_families.write_parts(root, tiny_families.FAMILIES["chroma"])
+    other = tiny_families.WORDLESS["chroma"]
+    tiny_families.write(root / "text_encoders" / "another.safetensors", tiny_families.text_encoder(
+        other, tiny_families.random_weights(other), "t5xxl"))
+    return root
+
+
+def test_a_model_in_several_files_is_found_whole(split: Path) -> None:
+    folders = ModelFolders([split])
+    model = folders.named("chroma", MODEL)
+    assert model.usable and not model.lacks and model.defaults and model.multiple
+    assert (model.text_encoders, model.vae) == (("t5xxl.safetensors",), "ae.safetensors")
+    assert model.purpose == "text" and "clip_skip" in model.untaken
+    asked = opened({"prompt": "a", "model": "chroma"}, folders)
+    assert [each.name for each in asked.loading if each] == [
+        "chroma.safetensors", "ae.safetensors", "t5xxl.safetensors"]
+    given = opened({"prompt": "a", "model": "chroma", "text_encoders": ["another"]}, folders)
+    assert [each.name for each in given.text_encoders][-1] == "another.safetensors"
+
+
+def test_what_a_model_lacks_is_named_until_it_comes(split: Path, tmp_path: Path) -> None:
+    shutil.copytree(split, tmp_path / "models")
+    vae = tmp_path / "models" / "vae" / "ae.safetensors"
+    folders, taken = ModelFolders([tmp_path / "models"]), vae.rename(tmp_path / "taken")
+    model = folders.named("chroma", MODEL)
+    assert not model.usable and model.lacks == ("t5xxl", "vae")
+    assert "put the files of them, such as t5xxl_fp16.safetensors and ae.safetensors" in (
+        model.problem)
+    with pytest.raises(InputError, match="chroma.safetensors cannot be used as it is: it lacks"):
+        opened({"prompt": "a", "model": "chroma"}, folders)
+    with pytest.raises(RefusedError, match="cannot be used as it is: it lacks"):
+        wanted({"prompt": "a", "model": "chroma", "quality": "high"}, folders, edits=False)
+    taken.rename(vae)
+    assert {each.name: each for each in folders.all()}["chroma.safetensors"].usable
+
+
+def test_only_parts_that_are_new_are_tried(split: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = ModelFolders([split])
+    before = folders.all()
+    monkeypatch.setattr("smalti.diffusion.completing.completed", None)
     assert folders.all() == before

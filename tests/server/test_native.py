@@ -51,6 +51,22 @@ def test_the_settings_of_a_picture_make_it_again(client: Client) -> None:
     assert client.get(second["file"]).content == content
 
 
+def test_a_refiner_takes_over_the_last_steps(client: Client) -> None:
+    job = client.made(**APPLE, refiner="tiny", refiner_switch=0.5)
+    assert "Refiner switch at: 0.5, " in job["pictures"][0]["text"]
+    content = client.get(job["pictures"][0]["file"]).content
+    told = client.post("/api/metadata", {"picture": base64.b64encode(content).decode()}).json
+    assert told["files"] == {"refiner": "tiny"} and told["missing"] == {
+        "refiner": "the refiner tiny"}
+
+
+def test_devices_tell_what_models_are_loaded_with(client: Client) -> None:
+    told = client.get("/api/devices").json
+    assert told["loading"] == {"precision": "auto", "threads": 1, "memory": None,
+                               "gpu_memory": None}
+    assert "f32" in told["devices"][0]["precisions"]
+
+
 def test_the_queue_is_ordered_paused_and_cancelled(client: Client) -> None:
     assert client.post("/api/jobs/pause").json == {"paused": True}
     ids = [client.post("/api/jobs", APPLE).json["id"] for _ in range(3)]

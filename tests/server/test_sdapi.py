@@ -8,6 +8,7 @@ import http.client
 import io
 import json
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ import webuiapi
 from PIL import Image
 from served import HOST, SECONDS, Client
 
-from smalti.server.models import ModelFolders
+from smalti.errors import InputError
+from smalti.server.models import ModelFile, ModelFolders
 from smalti.server.sdapi.fields import translated
 
 RED = Image.new("RGB", (16, 16), "red")
@@ -139,7 +141,7 @@ def test_a_client_that_goes_away_cancels_its_picture(client: Client) -> None:
     ("txt2img", {"script_name": "xyz plot"}, 422, "script_name is 'xyz plot'"),
     ("txt2img", {"styles": ["oil"]}, 422, "styles holds 'oil'; known: none"),
     ("txt2img", {"restore_faces": True}, 422, "restore_faces is True"),
-    ("txt2img", {"refiner_checkpoint": "x"}, 422, "refiner_checkpoint is 'x'"),
+    ("txt2img", {"refiner_checkpoint": "x"}, 422, "no model is named 'x'"),
     ("txt2img", {"enable_hr": True, "hr_resize_x": 99}, 422, "hr_resize_x and hr_resize_y are 99"),
     ("txt2img", {"enable_hr": True, "hr_resize_x": 32, "hr_resize_y": 48, "width": 16,
                  "height": 16}, 422, "expected the same proportions"),
@@ -147,7 +149,9 @@ def test_a_client_that_goes_away_cancels_its_picture(client: Client) -> None:
     ("txt2img", {"enable_hr": True, "hr_prompt": "b", "prompt": "a"}, 422, "hr_prompt is 'b'"),
     ("txt2img", {"lora_paths": ["/etc/passwd"], "lora_alphas": [1]}, 422, "passwd' is no LoRA"),
     ("txt2img", {"lora_paths": ["style"]}, 422, "a number for each"),
-    ("txt2img", {"ref_images": ["AAAA"]}, 422, "ref_images is ['AAAA']"),
+    ("txt2img", {"ref_images": ["AAAA"]}, 422, "ref_images is for models that read pictures"),
+    ("txt2img", {"ref_images": ["AAAA", "BBBB"]}, 422, "expected a list of one picture"),
+    ("txt2img", {"image_cfg_scale": 2}, 422, "image_guidance is for models that edit pictures"),
     ("txt2img", {"infotext": "a\nSteps: 3"}, 422, "infotext is"),
     ("options", {"forge_additional_modules": ["C:\\windows\\ae.safetensors"]}, 422,
      "is no VAE or text encoder in the folders"),
@@ -235,3 +239,42 @@ def test_a_picture_that_is_cut_to_size_keeps_its_sides_in_proportion() -> None:
                         "height": 16}, {}, ModelFolders())
     with Image.open(io.BytesIO(base64.b64decode(found["image"]))) as cut:
         assert cut.size == (16, 16)
+
+
+class OneModel(ModelFolders):
+    """The model that ships, with something else known of it."""
+
+    def __init__(self, **known: Any) -> None:
+        super().__init__()
+        self.only = replace(super().all()[0], **known)
+
+    def all(self) -> list[ModelFile]:
+        return [self.only]
+
+    recent = all
+
+
+def test_a_picture_for_edits_is_the_one_that_a_model_reads() -> None:
+    reads = OneModel(purpose="reference")
+    found = translated({"prompt": "a", "ref_images": ["AAAA"]}, {}, reads)
+    assert found["image"] == "AAAA" and "strength" not in found
+    with pytest.raises(InputError, match="without init_images"):
+        translated({"ref_images": ["AAAA"], "init_images": ["AAAA"]}, {}, reads)
+    assert translated({"image_cfg_scale": 2.0}, {}, reads)["image_guidance"] == 2.0
+
+
+def test_what_clients_say_to_all_models_is_left_out_for_those_without_clip() -> None:
+    settings = {"CLIP_stop_at_last_layers": 2}
+    assert translated({}, settings, ModelFolders())["clip_skip"] == 2
+    without = OneModel(untaken=("clip_skip",))
+    assert "clip_skip" not in translated({}, settings, without)
+    assert translated({"clip_skip": 2}, settings, without)["clip_skip"] == 2  # refused by name
+
+
+def test_a_refiner_is_a_model_by_its_name() -> None:
+    name = ModelFolders().all()[0].name
+    said = {"refiner_checkpoint": name, "refiner_switch_at": 0.7}
+    found = translated(said, {}, ModelFolders())
+    assert (found["refiner"], found["refiner_switch"]) == (name, 0.7)
+    for idle in ({"refiner_checkpoint": "None"}, {**said, "refiner_switch_at": 1}, {}):
+        assert "refiner" not in translated(idle, {}, ModelFolders())

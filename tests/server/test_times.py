@@ -42,6 +42,18 @@ def test_times_are_those_of_the_job_and_not_of_a_later_one(client: Client) -> No
             for each in stage["kernels"]} == {3}
 
 
+def test_programs_of_a_job_are_explained(client: Client) -> None:
+    job = client.made(**APPLE)
+    programs = client.get(f"/api/jobs/{job['id']}/explain").json["programs"]
+    assert {each["part"] for each in programs} >= {"text", "unet", "vae"}
+    unet = next(each for each in programs if each["part"] == "unet")
+    assert unet["stage"] == "denoise" and "longest" in unet["text"]
+    whole = client.get(f"/api/jobs/{job['id']}/explain?all=true").json["programs"]
+    assert sum(len(each["text"]) for each in whole) > sum(len(each["text"]) for each in programs)
+    refused = client.get(f"/api/jobs/{job['id']}/explain?all=1")
+    assert refused.status == 422 and "all is '1'" in refused.json["message"]
+
+
 def test_stages_are_known_when_kernels_are_not(client: Client) -> None:
     job = client.made(**APPLE)
     client.site.times._kept.clear()

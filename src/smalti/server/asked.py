@@ -30,7 +30,7 @@ from smalti.diffusion.options import (
     PictureOptions,
 )
 from smalti.errors import InputError
-from smalti.server.models import MODEL, ModelFile, ModelFolders
+from smalti.server.models import MODEL, TEXT_ENCODER, VAE, ModelFile, ModelFolders
 
 PROMPT_CHARACTERS_MAX = 32_000
 """What OpenAI's API takes; a prompt of a thousand words has 6,000."""
@@ -52,9 +52,13 @@ SHARE = NumberKind(0, 1)
 NAME = {"type": "string"}
 LOADED: Mapping[str, dict[str, Any]] = {
     "model": {**NAME, "description": "The name of a model; default: the one that ships."},
-    "vae": {**NAME, "description": "The name of an autoencoder, instead of the model's own."},
+    "vae": {**NAME, "description": "The name of an autoencoder, instead of the model's own, or of "
+                                   "the one in the folders that fits a model without."},
     "text_encoders": {"type": "array", "items": NAME, "maxItems": 4, "description":
-                      "Names of text encoders that the model lacks, or instead of its own."},
+                      "Names of text encoders, instead of the model's own, or of those in the "
+                      "folders that fit a model without."},
+    "refiner": {**NAME, "description": "The name of a model that takes over the last steps, such "
+                                       "as the refiner of SDXL; refiner_switch says when."},
     "loras": {"type": "array", "maxItems": LORAS_MAX, "description": "Adapters.", "items": {
         "type": "object", "required": ["name"], "additionalProperties": False, "properties": {
             "name": NAME, "weight": {**WEIGHT.schema(), "default": 1.0},
@@ -82,14 +86,15 @@ class Asked:
     model: ModelFile
     vae: ModelFile | None
     text_encoders: tuple[ModelFile, ...]
+    refiner: ModelFile | None
     loras: tuple[tuple[ModelFile, float, float | None], ...]
     device: str | None
 
     @property
     def loading(self) -> tuple[Path | None, ...]:
         """The files of the model and its parts."""
-        return (self.model.path, None if self.vae is None else self.vae.path,
-                *(each.path for each in self.text_encoders))
+        return (self.model.path, *(None if each is None else each.path for each in (
+            self.vae, self.refiner, *self.text_encoders)))
 
 
 def request_schema() -> dict[str, Any]:
@@ -97,6 +102,7 @@ def request_schema() -> dict[str, Any]:
     found = PictureOptions.schema()
     properties = {**found["properties"], **LOADED}
     properties["prompt"] = {**properties["prompt"], "maxLength": PROMPT_CHARACTERS_MAX}
+    properties["refiner_switch"] = {**properties["refiner_switch"], "needs": ["refiner"]}
     properties["controls"] = {**properties["controls"], "items": CONTROL, "maxItems": CONTROLS_MAX}
     return {**found, "title": "Request", "properties": properties}
 
@@ -128,12 +134,18 @@ def opened(request: Mapping[str, Any], folders: ModelFolders) -> Asked:
     vae, device = request.get("vae"), request.get("device")
     if device is not None and not isinstance(device, str):
         raise InputError(f"device is {device!r:.80}; expected the id of a device")
-    model = request.get("model")
+    named = request.get("model")
+    model = folders.recent()[0] if named is None else folders.named(named, MODEL)
+    encoders = _list("text_encoders", request.get("text_encoders"), 4)
+    if not model.usable and vae is None and not encoders:
+        raise InputError(f"{model.name} cannot be used as it is: {model.problem}")
+    if vae is None and model.vae:
+        vae = model.vae
+    refiner = request.get("refiner")
     return Asked(
-        made, folders.recent()[0] if model is None else folders.named(model, MODEL),
-        None if vae is None else folders.named(vae, "vae"),
-        tuple(folders.named(each, "text-encoder")
-              for each in _list("text_encoders", request.get("text_encoders"), 4)),
+        made, model, None if vae is None else folders.named(vae, VAE),
+        tuple(folders.named(each, TEXT_ENCODER) for each in [*model.text_encoders, *encoders]),
+        None if refiner is None else folders.named(refiner, MODEL),
         tuple(_lora(each, folders) for each in _list("loras", request.get("loras"), LORAS_MAX)),
         device)
 

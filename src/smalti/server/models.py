@@ -11,15 +11,20 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from smalti import checkpoint, fetch
 from smalti.checkpoint import Report
+from smalti.checkpoint.file_kind import listed
+from smalti.checkpoint.load import lacking, usual_files
+from smalti.diffusion import completing
 from smalti.diffusion.pipeline import SHIPPED_MODEL
+from smalti.diffusion.purpose import purpose, untaken
 from smalti.diffusion.request import size_multiple
 from smalti.errors import CheckpointError, InputError
+from smalti.families import families
 from smalti.server.beside import words_of
 from smalti.server.folders import INDEX, SUFFIXES, Candidate, found_files, roots
 
@@ -30,6 +35,10 @@ NEAR_CHARACTERS_MAX = 500
 """Of a name that none has, for which near ones are looked for, in time that grows with it; file
 systems have names of up to 255."""
 MODEL, LORA, UNKNOWN = "model", "lora", "unknown"
+PARTS = VAE, TEXT_ENCODER = "vae", "text-encoder"
+"""Kinds of files of one part, which bring models what these lack."""
+State = tuple[str, Path, int, int]
+"""A file as it is now: its name, its path, when it was changed, and its size."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,10 @@ class ModelFile:
     what the file is, in words. `usable` tells whether pictures can be made with it, `problem` why
     not. `defaults` are what a model makes where nothing else is asked for, in sizes that are
     multiples of `multiple`; `words` are those that an adapter was trained with. `guided` tells of a
-    model whether it takes `distilled_guidance`.
+    model whether it takes `distilled_guidance`, `untaken` which options of a picture mean nothing
+    to it, and `purpose` whether it reads a picture: "text" for one that does not. `holds` are the
+    parts of models that are in the file, `vae` and `text_encoders` the names of other files that
+    bring what the file of a model has not, and `lacks` what no file brings.
     """
 
     name: str
@@ -56,6 +68,12 @@ class ModelFile:
     words: tuple[str, ...] = ()
     multiple: int = 1
     guided: bool = False
+    purpose: str = ""
+    untaken: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()
+    vae: str = ""
+    text_encoders: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
 
     @property
     def stem(self) -> str:
@@ -80,7 +98,8 @@ class ModelFolders:
         self._warn = warn or to_log
         self._told: set[str] = set()
         self._turn = threading.Lock()
-        self._seen: dict[tuple[str, Path, int, int], ModelFile] = {}
+        self._seen: dict[State, ModelFile] = {}
+        self._completed: dict[tuple[State, ...], ModelFile] = {}
         self._last: tuple[float, list[ModelFile]] | None = None
 
     def recent(self) -> list[ModelFile]:
@@ -95,8 +114,9 @@ class ModelFolders:
         with self._turn:
             warnings: list[str] = []
             searched = roots(self.given, warnings.append)
-            seen: dict[tuple[str, Path, int, int], ModelFile] = {}
+            seen: dict[State, ModelFile] = {}
             found: dict[tuple[str, str], ModelFile] = {}
+            states: dict[Path, State] = {}
             known = [Candidate(SHIPPED_MODEL.name, SHIPPED_MODEL, "smalti"), *_fetched()]
             for each in [*known, *found_files(searched, warnings.append,
                                               [each.path for each in known])]:
@@ -105,6 +125,7 @@ class ModelFolders:
                 except OSError:
                     continue  # it went while it was listed
                 key = each.name, each.path, state.st_mtime_ns, state.st_size
+                states[each.path] = key
                 file = seen[key] = self._seen.get(key) or described(each.name, each.path)
                 if (file.kind, file.name) in found:  # that of another folder, which came before
                     file = replace(file, name=f"{each.title}/{file.name}")
@@ -112,9 +133,23 @@ class ModelFolders:
                     warnings.append(f"{file.name} is not used: {file.problem}")
                 found.setdefault((file.kind, file.name), file)
             self._seen = seen
+            files = self._whole(list(found.values()), states)
             self._tell(warnings)
-            self._last = time.monotonic(), list(found.values())
-            return list(found.values())
+            self._last = time.monotonic(), files
+            return list(files)
+
+    def _whole(self, files: list[ModelFile], states: Mapping[Path, State]) -> list[ModelFile]:
+        """The same files, models that lack parts together with those that bring them."""
+        parts = [each for each in files if each.kind in PARTS]
+        among = tuple(states[each.path] for each in parts)
+        known, self._completed = self._completed, {}
+        found = []
+        for each in files:
+            if each.lacks:
+                key = states[each.path], *among
+                each = self._completed[key] = known.get(key) or completed(each, parts)
+            found.append(each)
+        return found
 
     def forget(self) -> None:
         """Open everything anew when it is listed next."""
@@ -190,28 +225,58 @@ def described(name: str, path: Path) -> ModelFile:
     if kind is None:
         return ModelFile(name, path, report.size_bytes, UNKNOWN, "", "unknown", False,
                          "it holds tensors of no known kind", {})
+    parts = tuple(part for part, count in report.parameters.items() if count)
+    if kind.supported:
+        return _with_report(ModelFile(name, path, report.size_bytes, MODEL, kind.family or kind.id,
+                                      kind.words, False, "", {}, holds=parts), report)
+    return ModelFile(name, path, report.size_bytes, kind.id, "", kind.words, bool(kind.advice),
+                     "" if kind.advice else f"{kind.words} is not read", {},
+                     words_of(path) if kind.id == LORA else (), holds=parts)
+
+
+def _with_report(file: ModelFile, report: Report) -> ModelFile:
+    """A model with what is known of it."""
     problem = "" if report.loadable else _problem(report)
+    file = replace(file, usable=not problem, problem=problem, guided=report.guided,
+                   lacks=report.absent)
     config = report.config
-    defaults: dict[str, float | int | str] = {} if config is None else {
+    if config is None:
+        return file
+    defaults: dict[str, float | int | str] = {
         "width": config.default_width, "height": config.default_height,
         "steps": config.default_steps, "guidance_scale": config.default_guidance,
         "sampler": config.default_sampler, "noise": config.default_noise}
-    if config is not None and report.guided:
+    if report.guided:
         defaults["distilled_guidance"] = config.default_distilled_guidance
-    if kind.supported:
-        return ModelFile(name, path, report.size_bytes, MODEL, kind.family or kind.id, kind.words,
-                         not problem, problem, defaults,
-                         multiple=1 if config is None else size_multiple(config),
-                         guided=report.guided)
-    return ModelFile(name, path, report.size_bytes, kind.id, "", kind.words, bool(kind.advice),
-                     "" if kind.advice else f"{kind.words} is not read", {},
-                     words_of(path) if kind.id == LORA else ())
+    file = replace(file, defaults=defaults, multiple=size_multiple(config))
+    try:
+        return replace(file, purpose=purpose(config), untaken=tuple(untaken(config)))
+    except InputError as error:
+        return replace(file, usable=False, problem=str(error))
+
+
+def completed(file: ModelFile, parts: Sequence[ModelFile]) -> ModelFile:
+    """A model that lacks parts, with files that bring them; itself where there are none."""
+    named = {each.path: each.name for each in parts}
+    try:
+        found = completing.completed(checkpoint.inspect(file.path),
+                                     {each.path: each.holds for each in parts})
+    except (CheckpointError, OSError):  # a file that went, or changed, meanwhile
+        return file
+    if found is None:
+        return file
+    vae = "" if found.vae is None else named[found.vae]
+    return replace(_with_report(file, found.report), vae=vae,
+                   text_encoders=tuple(named[each] for each in found.text_encoders))
 
 
 def _problem(report: Report) -> str:
     """Why a model cannot be loaded as it is."""
-    if report.absent:
-        return (f"it lacks {', '.join(report.absent)}; give vae or text_encoders with it")
+    if report.absent and report.kind is not None:
+        usual = usual_files(families()[report.kind.family])
+        files = listed([usual[each] for each in report.absent if each in usual])
+        return (f"{lacking(report.absent)}; put the files of them, such as {files}, into the "
+                f"folders that are served")
     return "; ".join([f"{len(report.missing)} weights are missing"] * bool(report.missing)
                      + [f"{len(report.misfits)} weights have another shape"] * bool(report.misfits)
                      + [f"not computed: {line}" for line in report.uncomputed])

@@ -34,6 +34,9 @@ from smalti.server.queue import QUEUE_MAX, QueueStateError, UnknownJobError
 from smalti.server.site import Site
 from smalti.server.told import job_told, places
 
+LOADING = {"precision": "auto", "threads": None, "memory": None, "gpu_memory": None}
+"""What models are loaded with where `smalti serve` is told nothing else."""
+
 
 def one(site: Site, job: JobRecord) -> dict[str, Any]:
     """A job as JSON, alone."""
@@ -97,11 +100,24 @@ def get_preview(site: Site, call: Asking) -> Response:
 
 def get_times(site: Site, call: Asking) -> Any:
     """Where the time of a job that is done went."""
+    return site.times.told(_done(site, call))
+
+
+def explain_job(site: Site, call: Asking) -> Any:
+    """What the programs consist of that made the pictures of a job that is done."""
+    whole = call.query.get("all", "false")
+    if whole not in ("true", "false"):
+        raise InputError(f"all is {whole!r:.80}; expected true or false")
+    return site.times.explained(_done(site, call), whole == "true")
+
+
+def _done(site: Site, call: Asking) -> JobRecord:
+    """A job that is done."""
     job = site.queue.job(call.path["id"])
     if job.state != DONE:
         raise QueueStateError(f"the job {job.id} is {job.state}; times are those of one that is "
                               f"done")
-    return site.times.told(job)
+    return job
 
 
 def cancel_job(site: Site, call: Asking) -> Any:
@@ -135,11 +151,14 @@ def pause_jobs(site: Site, call: Asking) -> Any:
 
 def list_devices(site: Site, call: Asking) -> Any:
     """What pictures are made on, and all that is there."""
+    from smalti.runtime.choice import precisions
     from smalti.runtime.devices import devices
 
     return {"working": [worker.place for worker in site.workers],
+            "loading": {name: site.loading.get(name, usual) for name, usual in LOADING.items()},
             "devices": [{"id": each.id, "name": each.name, "kind": each.kind,
-                         "memory_bytes": each.memory_bytes, "cores": each.cores}
+                         "memory_bytes": each.memory_bytes, "cores": each.cores,
+                         "precisions": precisions(each.id)}
                         for each in devices()]}
 
 
@@ -200,6 +219,9 @@ ENDPOINTS = (
              get_preview, query={"n": {"type": "integer", "minimum": 0}}, result="image/jpeg"),
     Endpoint("GET", "/api/jobs/{id}/times", "Where the time of a job that is done went", get_times,
              result="Times"),
+    Endpoint("GET", "/api/jobs/{id}/explain", "What its programs consist of, kernel by kernel",
+             explain_job, query={"all": {"type": "boolean", "default": False}},
+             result="Explanation"),
     Endpoint("DELETE", "/api/jobs/{id}", "Cancel a job", cancel_job, result="Job"),
     Endpoint("POST", "/api/jobs/{id}/move", "Put a job at another place in the queue", move_job,
              body=_place_body, result="Job"),

@@ -130,7 +130,7 @@ def read_metadata(site: Site, call: Asking) -> Any:
                                       for name, value in found.options.items()},
             "model": found.model, "version": found.version,
             "precision": found.precision, "missing": found.missing,
-            "unknown": found.unknown,
+            "files": found.files, "unknown": found.unknown,
             "loras": [{"name": each.name, "weight": each.weight, "text_weight": each.text_weight}
                       for each in found.adapters]}
 

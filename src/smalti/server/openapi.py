@@ -56,6 +56,8 @@ SCHEMAS: dict[str, Schema] = {
         expected={"type": ["number", "null"]}, share=NUMBER, limit=TEXT),
     "Stage": _object(name=TEXT, seconds=NUMBER, share=NUMBER,
                      expected={"type": ["number", "null"]}, kernels=_list("Kernel")),
+    "Explanation": _object(programs={"type": "array", "items": _object(
+        part=TEXT, stage=TEXT, text=TEXT)}),
     "Times": _object(stages=_list("Stage")),
     "Paused": _object(paused={"type": "boolean"}),
     "Model": _object(name=TEXT, bytes=WHOLE, kind=TEXT, family=TEXT, title=TEXT,
@@ -63,6 +65,18 @@ SCHEMAS: dict[str, Schema] = {
                      multiple={**WHOLE, "description": "Of which width and height are multiples."},
                      guided={"type": "boolean", "description":
                              "Whether it takes distilled_guidance."},
+                     purpose={**TEXT, "description":
+                              "text, or how it reads a picture: reference (or none), edit, "
+                              "control, inpaint, fill."},
+                     untaken={"type": "array", "items": TEXT, "description":
+                              "Options of a picture that mean nothing to it."},
+                     holds={"type": "array", "items": TEXT, "description":
+                            "Parts of models that are in the file."},
+                     vae={**TEXT, "description": "The file that brings what this one lacks."},
+                     text_encoders={"type": "array", "items": TEXT, "description":
+                                    "Files that bring what this one lacks."},
+                     lacks={"type": "array", "items": TEXT, "description":
+                            "Parts that no file brings."},
                      words={"type": "array", "items": TEXT, "description":
                             "That an adapter was trained with."},
                      preview={"type": "boolean", "description": "Whether there is a picture."},
@@ -73,10 +87,21 @@ SCHEMAS: dict[str, Schema] = {
         sizes={"type": "array", "items": {"type": "array", "items": WHOLE}},
         draws={"type": ["array", "null"], "items": TEXT}),
     "Models": _object(models=_list("Model"), warnings={"type": "array", "items": TEXT}),
-    "Device": _object(id=TEXT, name=TEXT, kind=TEXT, memory_bytes=WHOLE, cores=WHOLE),
-    "Devices": _object(working={"type": "array", "items": TEXT}, devices=_list("Device")),
+    "Device": _object(id=TEXT, name=TEXT, kind=TEXT, memory_bytes=WHOLE, cores=WHOLE,
+                      precisions={"type": "array", "items": TEXT}),
+    "Loading": {**_object(precision=TEXT, threads={"type": ["integer", "null"]},
+                          memory={"type": ["string", "integer", "null"]},
+                          gpu_memory={"type": ["string", "integer", "null"]}),
+                "description": "What models are loaded with; null is what there is."},
+    "Devices": _object(working={"type": "array", "items": TEXT}, loading=_schema("Loading"),
+                       devices=_list("Device")),
     "Metadata": _object(text=TEXT, options={"type": "object"}, model={"type": ["string", "null"]},
-                        version=TEXT, missing={"type": "object"}, unknown={"type": "object"},
+                        version=TEXT, precision=TEXT, missing={
+                            "type": "object", "additionalProperties": TEXT, "description":
+                            "What made it besides, by the name of the option that gives it."},
+                        files={"type": "object", "additionalProperties": TEXT, "description":
+                               "The names of such files, by the same."},
+                        unknown={"type": "object", "additionalProperties": TEXT},
                         loras={"type": "array", "items": {"type": "object"}}),
 }
 PROBLEMS = {

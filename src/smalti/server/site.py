@@ -49,6 +49,7 @@ class Site:
                  devices: Sequence[str] = ("auto",), keep_sent: bool = True,
                  send: Send | None = None, remote: int = 1, **loading: Any) -> None:
         self._keep_sent, self._started, self._stopped = keep_sent, False, False
+        self.loading = loading
         self.gallery = Gallery(output)
         self.archive = Archive(output / ARCHIVE)
         self.queue = JobQueue(self.archive)

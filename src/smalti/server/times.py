@@ -37,9 +37,10 @@ PARTS = {"vae": "decode", "vae_encoder": "encode", "text": "text", "text_2": "te
 
 @dataclass(frozen=True)
 class PartTimes:
-    """A part in a job: how often it ran, and the seconds of each kernel in the last run, None where
-    they were not measured."""
+    """A part of a model, by its name there, in a job: how often it ran, and the seconds of each
+    kernel in the last run, None where they were not measured."""
 
+    part: str
     runs: PartRuns
     seconds: np.ndarray | None
 
@@ -58,12 +59,26 @@ class JobTimes:
         for (part, _), each in runs.items():
             program = each.program()
             if program is not None:
-                found.append((PARTS.get(part, "denoise"), PartTimes(each, program.measured())))
+                found.append((PARTS.get(part, "denoise"), PartTimes(
+                    part, each, program.measured())))
         with self._turn:
             self._kept[id] = found
             while len(self._kept) > JOBS_KEPT:
                 old, _ = self._kept.popitem(last=False)
                 self._told.pop(old, None)
+
+    def explained(self, job: JobRecord, all: bool) -> dict[str, Any]:
+        """What the programs of a job consist of, as `smalti explain` says it, for each that is in
+        memory; `all` of it, or the longest kernels."""
+        with self._turn:
+            kept = self._kept.get(job.id, [])
+        found = []
+        for stage, each in kept:
+            program = each.runs.program()
+            if program is not None:
+                found.append({"part": each.part, "stage": STAGES[stage],
+                              "text": program.explain(all=all)})
+        return {"programs": found}
 
     def told(self, job: JobRecord) -> dict[str, Any]:
         """The stages of a job that is done, as JSON."""

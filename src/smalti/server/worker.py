@@ -214,6 +214,7 @@ class DeviceWorker:
                 asked.model.path, device=self.device, progress=self._progress,
                 vae=None if asked.vae is None else asked.vae.path,
                 text_encoders=[each.path for each in asked.text_encoders],
+                refiner=None if asked.refiner is None else asked.refiner.path,
                 residents=self._residents, **self._loading)
             self._residents = self._residents or pipe.residents
         pipe.offer(embeddings, folders)  # files of them that come and go are no other model

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import re
 from typing import TYPE_CHECKING
@@ -12,18 +11,12 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from served import Client
-from visits import Visits, create, expect, large
+from visits import A1111, Visits, create, drop, expect, large
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 pytestmark = pytest.mark.browser
-
-A1111 = """a green tree
-Negative prompt: blurry
-Steps: 6, Sampler: Euler a, CFG scale: 3, Seed: 5, Size: 128x128, Model: sd_xl_base_1.0"""
-"""As A1111 writes it into a PNG file."""
-
 
 @pytest.fixture(scope="module", autouse=True)
 def made(client: Client) -> list[dict]:
@@ -35,19 +28,6 @@ def made(client: Client) -> list[dict]:
 
 def gallery(page: Page) -> Locator:
     return page.get_by_role("region", name="Gallery")
-
-
-def drop(page: Page, content: bytes, name: str = "tree.png") -> None:
-    """Drop a file on the page."""
-    page.locator("body").evaluate("""(target, [name, text]) => {
-        const content = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-        const data = new DataTransfer();
-        data.items.add(new File([content], name, { type: "image/png" }));
-        for (const kind of ["dragover", "drop"]) {
-            target.dispatchEvent(new DragEvent(kind,
-                { dataTransfer: data, bubbles: true, cancelable: true }));
-        }
-    }""", [name, base64.b64encode(content).decode()])
 
 
 def test_a_search_finds_pictures_and_their_settings_are_used_again(visits: Visits) -> None:

@@ -126,10 +126,14 @@ def _model(name: object, folders: ModelFolders) -> ModelFile:
     if name is None:
         return folders.all()[0]
     try:
-        return folders.named(name, MODEL)
+        found = folders.named(name, MODEL)
     except InputError as error:
         raise RefusedError(f"The model {name!r:.200} does not exist: {error}", "model",
                            "model_not_found", 404) from None
+    if not found.usable:
+        raise RefusedError(f"The model {name!r:.200} cannot be used as it is: {found.problem}.",
+                           "model")
+    return found
 
 
 def _edited(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 import { base64, get, pictureFile, post, query, remove } from "./api.js";
 import { takeEdited, takeFile } from "./init_picture.js";
 import { asked, asking, chosen, controls, dismissed, dropJob, followed, given, jobs,
-  keepAnswered, models, options, order, refused, running, say, sayAll, theme, usual, value }
-  from "./state.js";
+  keepAnswered, models, noted, ofKind, options, order, reads, refused, running, say, sayAll, taken,
+  theme, usual, value } from "./state.js";
 
 /** How far "a little different" goes towards other noise: the motif stays, details change. */
 const LITTLE = 0.15;
@@ -20,29 +20,40 @@ const SENT_MAX = 20;
 
 /** Options that count together with a picture only. */
 const OF_PICTURE = ["strength", "mask_blur", "only_masked", "padding", "extend"];
-const LOADED = ["model", "vae", "text_encoders", "loras", "device"];
+const LOADED = ["model", "vae", "text_encoders", "refiner", "loras", "device"];
 
-/** The request that Create sends. */
+/** The request that Create sends: of what was said, all that counts for the model and with what
+ * else was said. */
 export function request() {
   const found = { ...asked.value, prompt: asked.value.prompt ?? "" };
-  const known = options.value;
-  for (const name of Object.keys(found)) { // what an older version of the page remembered
-    if (known.prompt && !(name in known)) delete found[name];
-  }
   if (given.value) {
     found.image = given.value.image;
     if (given.value.mask) found.mask = given.value.mask;
-  } else {
-    for (const name of OF_PICTURE) delete found[name];
   }
   if (controls.value.length) found.controls = controls.value;
-  if (!found.variation_strength) delete found.variation_seed;
+  return counting(found);
+}
+
+/** What counts of a request: the model takes it, and something that it needs is there, too. */
+export function counting(wanted) {
+  const found = { ...wanted };
+  const known = options.value;
+  if (!known.prompt) return found;
+  for (const name of Object.keys(found)) { // unknown is what an older version of the page kept
+    if (!(name in known) || !taken(name)) delete found[name];
+  }
+  const lacks = (name) => known[name].needs?.every((each) => !found[each]);
+  let lost = Object.keys(found).filter(lacks);
+  for (; lost.length; lost = Object.keys(found).filter(lacks)) {
+    for (const name of lost) delete found[name];
+  }
   return found;
 }
 
 /** Ask for a picture; the stage shows it. Whatever is refused stands beside the prompt. */
 export async function create(wanted = request()) {
   refused.value = null;
+  noted.value = [];
   chosen.value = null;
   asking.value = wanted;
   try {
@@ -118,9 +129,17 @@ export async function carried(picture) {
 export async function metadata(file) {
   const told = await post("/api/metadata", { picture: await base64(file) });
   const found = { ...told.options };
+  const missing = { ...told.missing };
   const named = models.value.find((each) => isModel(each) && each.usable
     && stem(each.name) === stem(told.model ?? ""));
   if (named) found.model = named.name;
+  else if (told.model) missing.model = `the model ${told.model}`;
+  for (const [name, file] of Object.entries(told.files ?? {})) {
+    const here = ofKind(FILES[name]).find((each) => each.usable && stem(each.name) === stem(file));
+    if (!here) continue;
+    found[name] = here.name;
+    delete missing[name];
+  }
   if (told.loras?.length) {
     found.loras = told.loras.map((each) => ({ ...each, name: loraName(each.name) }));
   }
@@ -129,7 +148,24 @@ export async function metadata(file) {
       delete found[name];
     }
   }
-  return { told, request: found };
+  return { told: { ...told, missing }, request: found };
+}
+
+/** Options whose files settings name -> the kinds of these. */
+const FILES = { refiner: "model", hires_upscaler: "esrgan" };
+
+/** What cannot be as it was when settings are taken over, in sentences. */
+export function shortOf({ missing, unknown }) {
+  const { model: wanted, ...others } = missing;
+  const lines = [];
+  if (wanted) lines.push(`It was made by ${wanted}, which is not here.`);
+  if (Object.keys(others).length) {
+    lines.push(`It was made with ${Object.values(others).join(", and ")}: give that besides.`);
+  }
+  if (Object.keys(unknown).length) {
+    lines.push(`Not understood, and left out: ${Object.keys(unknown).join(", ")}.`);
+  }
+  return lines;
 }
 
 const isModel = (file) => file.kind === "model";
@@ -169,8 +205,8 @@ export const enlarge = (picture, upscaler) => attempt(async () =>
 /** Begin the next picture with this one. */
 export const change = (picture) => attempt(async () => {
   await takeFile(await pictureFile(picture));
-  const { request: wanted } = await carried(picture);
-  sayAll({ prompt: wanted.prompt, strength: asked.value.strength ?? CHANGED });
+  if (!reads()) say("strength", asked.value.strength ?? CHANGED);
+  if (picture.prompt) say("prompt", picture.prompt);
 });
 
 /** Paint on a picture, or extend it; what comes back is what the next picture begins with. */

@@ -1,12 +1,12 @@
 // The row under the prompt: what differs from the model's own, the rest behind "more".
 
 import { useState } from "./vendor/hooks.js";
-import { fixSeed } from "./actions.js";
+import { fixSeed, stem } from "./actions.js";
 import { AdapterChips } from "./adapters.js";
 import { ControlsChip } from "./controls.js";
-import { NumberField, Option, title, written } from "./fields.js";
+import { beside, NumberField, Option, title, written } from "./fields.js";
 import { GivenChips } from "./given.js";
-import { about, asked, differs, model, ofKind, options, say, sayAll, usual, value }
+import { about, asked, differs, model, ofKind, options, say, sayAll, taken, usual, value }
   from "./state.js";
 import { Dialog, Dropdown, html, Icon, IconButton } from "./ui.js";
 
@@ -19,6 +19,7 @@ const ELSEWHERE = ["prompt", "negative_prompt", "width", "height", "image", "mas
 const OF_PICTURE = ["strength", "mask_blur", "only_masked", "padding"];
 /** Options that one chip has together, under the first of them. */
 const TOGETHER = {
+  refiner: ["refiner", "refiner_switch"],
   sampler: ["sampler", "noise"],
   hires: ["hires", "hires_upscaler", "hires_strength", "hires_steps"],
   variation_strength: ["variation_strength", "variation_seed"],
@@ -33,7 +34,7 @@ const GROUPS = { picture: "Picture", steps: "Steps", guidance: "Guidance", text:
 export function Chips() {
   const [more, setMore] = useState(false);
   const others = Object.keys(options.value).filter((name) => !ELSEWHERE.includes(name)
-    && !FIRST.includes(name) && !OF_PICTURE.includes(name) && differs(name));
+    && !FIRST.includes(name) && !OF_PICTURE.includes(name) && differs(name) && taken(name));
   const shown = new Set(others.map((name) => leader(name)));
   const negative = asked.value.negative_prompt !== undefined;
   return html`<div class="chips" role="group" aria-label="Settings">
@@ -79,8 +80,12 @@ function Chip({ name }) {
   return html`<${Dropdown} className=${changed ? "chip changed" : "chip"}
     title=${`${title(first)}: ${text}`}
     label=${html`<span class="chip-name">${title(first)}</span> ${text}`}>
-    ${names.map((each) => html`<${Option} name=${each} />`)}<//>`;
+    ${names.map((each) => html`<${AnyOption} name=${each} />`)}<//>`;
 }
+
+/** The field of an option: a file of a kind, or what its schema allows. */
+const AnyOption = ({ name }) => name in KINDS ? html`<${FileOption} name=${name} />`
+  : html`<${Option} name=${name} />`;
 
 function SeedChip() {
   const seed = value("seed");
@@ -153,6 +158,7 @@ function More({ close }) {
   const [search, setSearch] = useState("");
   const near = search.toLowerCase();
   const names = Object.keys(options.value).filter((name) => !ELSEWHERE.includes(name)
+    && taken(name)
     && `${title(name)} ${name} ${options.value[name].description}`.toLowerCase().includes(near));
   const groups = Map.groupBy(names, (name) => options.value[name].group ?? "parts");
   return html`<${Dialog} title="All settings" close=${close} className="more">
@@ -160,8 +166,8 @@ function More({ close }) {
       data-first onInput=${(event) => setSearch(event.target.value)} />
     ${[...groups].map(([group, each]) => html`<section class="more-group">
       <h3>${GROUPS[group] ?? group}</h3>
-      <div class="more-options">${inOrder(each).map((name) => name in KINDS
-        ? html`<${FileOption} name=${name} />` : html`<${Option} name=${name} />`)}</div>
+      <div class="more-options">${inOrder(each).map((name) =>
+        html`<${AnyOption} name=${name} />`)}</div>
     </section>`)}
     ${names.length === 0 && html`<p class="quiet-text">No setting has “${search}” in its name or in
       what it is for.</p>`}<//>`;
@@ -171,7 +177,22 @@ function More({ close }) {
 const inOrder = (names) => [...new Set(names.flatMap((name) => TOGETHER[leader(name)] ?? [name]))]
   .filter((name) => names.includes(name));
 
-const KINDS = { vae: "vae", text_encoders: "text-encoder", hires_upscaler: "esrgan" };
+const KINDS = { vae: "vae", text_encoders: "text-encoder", hires_upscaler: "esrgan",
+  refiner: "model" };
+
+/** The files that an option may name: refiners are models of the same family, or made for it. */
+function filesFor(name) {
+  const own = model.value;
+  return ofKind(KINDS[name]).filter((each) => each.usable && (name !== "refiner"
+    || (each.name !== own?.name && [own?.family, `${own?.family}-refiner`].includes(each.family))));
+}
+
+/** What an option that names files is where nothing is said. */
+function ownFiles(name) {
+  if (name === "refiner") return "none";
+  const beside = [model.value?.[name] ?? []].flat().filter(Boolean).map(stem).join(", ");
+  return options.value[name].usual ?? (beside || "the model's own");
+}
 
 /** An option that names a file of a kind, or several. */
 function FileOption({ name }) {
@@ -189,8 +210,8 @@ function FileOption({ name }) {
     ${rows.map((file, at) => html`<select id=${at === 0 ? `option-${name}` : undefined} key=${at}
       aria-label=${at === 0 ? undefined : `${title(name)}, ${at + 1}`} value=${file}
       onChange=${(event) => take(at, event.target.value)}>
-      <option value="">${at > 0 ? "none" : schema.usual ?? "the model's own"}</option>
-      ${ofKind(KINDS[name]).map((each) => html`<option value=${each.name}>${each.name}</option>`)}
+      <option value="">${at > 0 ? "none" : ownFiles(name)}</option>
+      ${filesFor(name).map((each) => html`<option value=${each.name}>${each.name}</option>`)}
       </select>`)}
-    <p class="help">${schema.description}</p></div>`;
+    <p class="help">${schema.description} ${beside(schema)}</p></div>`;
 }

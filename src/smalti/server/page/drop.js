@@ -2,10 +2,10 @@
 // it.
 
 import { useEffect, useState } from "./vendor/hooks.js";
-import { attempt, metadata, useAll } from "./actions.js";
+import { attempt, metadata, shortOf, useAll } from "./actions.js";
 import { Refused } from "./api.js";
 import { begin } from "./given.js";
-import { announced } from "./state.js";
+import { announced, noted } from "./state.js";
 import { html } from "./ui.js";
 
 const WITHOUT_SETTINGS = 422; // what the server answers for a picture that carries none
@@ -48,9 +48,10 @@ function listening(setOver) {
 export function takeOver(file) {
   return file && attempt(async () => {
     try {
-      const { request } = await metadata(file);
+      const { request, told } = await metadata(file);
       useAll(request);
-      announced.value = `The settings of ${file.name} are taken over`;
+      announced.value = `The settings of ${file.name} are taken over.`;
+      noted.value = [announced.value, ...shortOf(told)];
     } catch (error) {
       if (!(error instanceof Refused) || error.status !== WITHOUT_SETTINGS) throw error;
       await begin(file);

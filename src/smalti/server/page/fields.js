@@ -2,7 +2,7 @@
 
 import { useState } from "./vendor/hooks.js";
 import { html, sentence } from "./ui.js";
-import { about, asked, differs, options, say, usual } from "./state.js";
+import { about, asked, differs, given, options, say, taken, usual } from "./state.js";
 
 /** What options are called; others are called by their name. */
 const TITLES = {
@@ -12,7 +12,8 @@ const TITLES = {
   eta: "Noise put back (eta)",
   hires_steps: "Second pass: steps", hires_strength: "Second pass: strength",
   hires_upscaler: "Second pass: upscaler", image_guidance: "Picture guidance",
-  negative_prompt: "Negative prompt", noise: "Scheduler", only_masked: "Only what is masked",
+  image: "Picture", negative_prompt: "Negative prompt", noise: "Scheduler",
+  only_masked: "Only what is masked",
   refiner_switch: "Refiner from", rng: "Random numbers", skip_guidance: "Skip-layer guidance",
   skip_layers: "Skipped layers", tiling: "Seamless", text_encoders: "Text encoders", vae: "VAE",
   variation_seed: "Variation seed", variation_strength: "Variation",
@@ -51,7 +52,7 @@ export function written(name, value) {
 /** An option with its name, its control, what it is for, and the way back to the model's own. */
 export function Option({ name, help = true }) {
   const schema = options.value[name];
-  if (!schema) return null;
+  if (!schema || !taken(name)) return null;
   const id = `option-${name}`;
   return html`<div class="option">
     <div class="option-head"><label for=${id}>${title(name)}</label>
@@ -59,8 +60,15 @@ export function Option({ name, help = true }) {
         onClick=${() => say(name, null)}>${usual(name) === null ? "Reset"
           : `Reset to ${written(name, usual(name))}`}</button>`}</div>
     <${Control} id=${id} name=${name} schema=${schema} />
-    ${help && html`<p class="help" id=${`${id}-help`}>${schema.description}</p>`}
+    ${help && html`<p class="help" id=${`${id}-help`}>${schema.description} ${beside(schema)}</p>`}
   </div>`;
+}
+
+/** That an option counts together with another one only, where that is not said yet. */
+export function beside({ needs = [] }) {
+  if (!needs.length || needs.some((each) => asked.value[each]
+    || (each === "image" && given.value) || (each === "mask" && given.value?.mask))) return "";
+  return `It counts together with “${title(needs[0])}” only.`;
 }
 
 /** A box to write in. What is being written stays as it is, whatever becomes known meanwhile. */

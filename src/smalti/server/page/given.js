@@ -4,7 +4,7 @@ import { attempt } from "./actions.js";
 import { Option, written } from "./fields.js";
 import { dropGiven, takeEdited, takeFile } from "./init_picture.js";
 import { askFile } from "./picture_file.js";
-import { asked, given, value } from "./state.js";
+import { asked, given, reads, value } from "./state.js";
 import { Dropdown, html, Icon } from "./ui.js";
 
 /** The chip of the given picture, or the one that takes one. */
@@ -17,7 +17,7 @@ export function GivenChips() {
   const share = written("strength", value("strength"));
   return html`<${Dropdown} className="chip changed with-picture" title="The picture to begin with"
     label=${html`<img src=${shown(found.image)} alt="" /><span class="chip-name">${found.mask
-      ? "Anew where painted" : "Change"}</span> ${share}`}>
+      ? "Anew where painted" : reads() ? "Reads" : "Change"}</span> ${share}`}>
     <div class="given">
       <img class="given-picture" src=${shown(found.image)} alt="The picture to begin with" />
       ${found.mask && html`<div class="given-mask" aria-hidden="true"
@@ -26,6 +26,8 @@ export function GivenChips() {
       <button type="button" class="secondary" onClick=${paint}>Paint or extend</button>
       <button type="button" class="secondary" onClick=${dropGiven}>Remove
       </button></div>
+    ${reads() && html`<p class="help">This model reads the picture. Say in the prompt what is to
+      be different; what is not named stays much as it is.</p>`}
     <${Option} name="strength" />
     ${found.mask && ["mask_blur", "only_masked", ...(value("only_masked") ? ["padding"] : [])]
       .map((name) => html`<${Option} key=${name} name=${name} />`)}<//>`;

@@ -51,6 +51,13 @@ function ModelChip() {
 /** What people call a model: the name of its file. */
 const nameOf = (file) => stem(file.name);
 
+/** What a model is, and which other files bring what its own lacks. */
+function toldOf(file) {
+  const beside = [...file.text_encoders ?? [], file.vae].filter(Boolean).map(stem);
+  return [file.title, size(file.bytes), beside.length ? `with ${beside.join(", ")}` : ""]
+    .filter(Boolean).join(", ");
+}
+
 function ChooseModel({ close }) {
   const [search, setSearch] = useState("");
   const found = ofKind("model").filter((each) =>
@@ -66,16 +73,46 @@ function ChooseModel({ close }) {
         close();
       }}><${FilePicture} file=${each} /><span class="file-text">
         <span class="file-name">${nameOf(each)}</span>
-        <span class="quiet-text">${each.usable ? `${each.title}, ${size(each.bytes)}`
-          : each.problem}</span></span></button></li>`)}</ul>
+        <span class="quiet-text">${each.usable ? toldOf(each) : each.problem}</span></span>
+      </button></li>`)}</ul>
     <p class="help">${unknown > 0 && `${unknown} more files are of no known kind. `}Add models by
       starting Smalti with <code>smalti serve --models FOLDER</code>; folders of A1111, Forge and
       ComfyUI are understood.</p>`;
 }
 
+/** What the precisions of `smalti serve --precision` are. */
+const PRECISIONS = {
+  auto: "as the device does best, 32 bits on a CPU and 16 on a GPU (--precision auto)",
+  f32: "32 bits (--precision f32)", f16: "16 bits (--precision f16)",
+  bf16: "16 bits of a wide range (--precision bf16)",
+  int8: "8 bits in large products, faster and a little different (--precision int8)",
+};
+
+const deviceOf = (id) => devices.value.devices.find((each) => each.id === id);
+
+/** A device by its name; several, with a part of the model each, by what each one does. */
+function named(place) {
+  const [others, ...parts] = place.split(",");
+  const name = (id) => deviceOf(id)?.name ?? id;
+  if (!parts.length) return name(others);
+  return [name(others), ...parts.map((each) => {
+    const [part, id] = each.split("=");
+    return `${part.replace("_", " ")} on ${name(id)}`;
+  })].join(", ");
+}
+
+/** What is known of a device in a few words: its memory, where it has its own, and its cores. */
+function ofDevice(id) {
+  const found = deviceOf(id);
+  if (!found) return [];
+  return [found.kind === "cpu" ? `${found.cores} cores` : `${size(found.memory_bytes)} of memory`];
+}
+
 function DeviceChip() {
   const working = devices.value.working;
-  const named = (id) => devices.value.devices.find((each) => each.id === id)?.name ?? id;
+  const { precision = "auto", memory, gpu_memory: ofGpus } = devices.value.loading ?? {};
+  const limits = [memory && `${memory} of main memory`, ofGpus && `${ofGpus} of that of GPUs`]
+    .filter(Boolean).join(", ");
   if (!working.length) return null;
   const now = asked.value.device;
   const text = now ? named(now) : working.length > 1 ? "any device" : named(working[0]);
@@ -87,9 +124,11 @@ function DeviceChip() {
           say("device", working.length > 1 ? id : null);
           close();
         }}><span class="file-text"><span class="file-name">${id ? named(id) : "Any device"}</span>
-          <span class="quiet-text">${id ?? "whichever is free"}</span></span></button></li>`)}</ul>
-    <p class="help">Others are added with <code>smalti serve --device ID</code>; <code>smalti
-      devices</code> lists them.</p>`}<//>`;
+          <span class="quiet-text">${id ? [id, ...ofDevice(id)].join(", ")
+            : "whichever is free"}</span></span></button></li>`)}</ul>
+    <p class="help">Numbers: ${PRECISIONS[precision] ?? precision}. ${limits
+      && `Models may take ${limits}. `}Others are added with <code>smalti serve --device
+      ID</code>; <code>smalti devices</code> lists them.</p>`}<//>`;
 }
 
 const THEMES = { system: "As the system", light: "Light", dark: "Dark" };

@@ -8,8 +8,6 @@ import { about, asked, given, sayAll, usual } from "./state.js";
 const MULTIPLE = 64;
 /** Pixels up to which a picture keeps its own size, in times of what the model was made for. */
 const OWN_TIMES = 4;
-/** Strength at first, as in A1111: the motif stays, and what it is made of changes. */
-const STRENGTH = 0.75;
 /** Strength where all of the mask is new, as beside a picture that was extended. */
 const ALL = 1;
 
@@ -38,14 +36,14 @@ export function fitted(width, height) {
 export async function takeFile(file) {
   const { blob, width, height } = await readPicture(file);
   given.value = { image: await base64(blob), mask: null, width, height };
-  sayAll({ ...fitted(width, height), strength: asked.value.strength ?? STRENGTH });
+  sayAll(fitted(width, height));
 }
 
 /** Begin the next picture with what came out of the editor. */
 export function takeEdited({ image, mask, mask_blur: blur, width, height, extended }) {
   given.value = { image, mask, width, height };
   sayAll({ width, height, mask_blur: mask === null ? null : blur,
-    strength: extended ? ALL : asked.value.strength ?? STRENGTH });
+    strength: extended ? ALL : asked.value.strength });
 }
 
 /** Make the next picture from noise alone again, in the model's own size. */

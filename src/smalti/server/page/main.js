@@ -12,7 +12,7 @@ import { shortcut } from "./keys.js";
 import { PromptBox } from "./prompt.js";
 import { Queue } from "./queue.js";
 import { Stage, tellProgress } from "./stage.js";
-import { about, announced, connected, devices, dropJob, jobs, keepJob, model, options,
+import { about, announced, connected, devices, dropJob, jobs, keepJob, model, noted, options,
   order, paused, refused, running, sheet, theme } from "./state.js";
 import { html } from "./ui.js";
 
@@ -24,6 +24,7 @@ function Page() {
         <${PromptBox} />
         <${Chips} />
         <${Problem} />
+        <${Noted} />
       </section>
       <${Stage} />
     </main>
@@ -47,6 +48,13 @@ function Problem() {
   return html`<p class="problem" role="alert">${refused.value.message}
     <button type="button" class="quiet" onClick=${() => { refused.value = null; }}>Close</button>
   </p>`;
+}
+
+/** What is to be known of what was just done. */
+function Noted() {
+  if (!noted.value.length) return null;
+  return html`<p class="noted">${noted.value.join(" ")}
+    <button type="button" class="quiet" onClick=${() => { noted.value = []; }}>Close</button></p>`;
 }
 
 /** What the server tells, by the names of its events. */

@@ -1,7 +1,7 @@
 // How a picture was made: every setting that it carries, each to be used again.
 
 import { useEffect, useState } from "./vendor/hooks.js";
-import { carried, requestOf, useAll, useOne } from "./actions.js";
+import { carried, requestOf, shortOf, useAll, useOne } from "./actions.js";
 import { title, written } from "./fields.js";
 import { options } from "./state.js";
 import { html, IconButton } from "./ui.js";
@@ -49,8 +49,9 @@ function Lines({ picture, wanted, told }) {
       ? `${wanted.width} × ${wanted.height}` : written(name, wanted[name])))}
     <div class="setting"><dt>Made</dt><dd>${new Date(picture.created * 1000).toLocaleString()}</dd>
     </div>
-    ${told.missing?.length > 0 && html`<div class="setting"><dt>Not here</dt>
-      <dd>${told.missing.join(", ")}</dd></div>`}
+    ${told.precision && html`<div class="setting"><dt>Precision</dt><dd>${told.precision}</dd>
+    </div>`}
   </dl>
+  ${shortOf(told).map((text) => html`<p class="help">${text}</p>`)}
   <details><summary>As text</summary><pre>${told.text}</pre></details>`;
 }

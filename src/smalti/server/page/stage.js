@@ -36,6 +36,7 @@ export function Stage() {
         ${settings && html`<${SettingsOf} picture=${picture}
           close=${() => setSettings(false)} />`}</div>
       <${Others} job=${job} picture=${picture} />
+      <${Warnings} texts=${job?.warnings ?? []} />
       <${Actions} picture=${picture} job=${job} settings=${settings}
         toggle=${() => setSettings(!settings)} /></section>`;
   }
@@ -66,6 +67,15 @@ function Others({ job, picture }) {
       aria-pressed=${each.id === picture.id} aria-label=${`Picture ${at + 1}`}
       onClick=${() => { chosen.value = each; }}>
       <img src=${`/api/pictures/${each.id}/thumbnail`} alt="" /></button>`)}</div>`;
+}
+
+/** What was done otherwise than asked, or may not be what was meant. */
+function Warnings({ texts }) {
+  if (!texts.length) return null;
+  return html`<details class="warnings"><summary>${texts.length === 1 ? sentence(texts[0])
+    : `${texts.length} things to know of this picture`}</summary>
+    ${texts.length > 1 && html`<ul>${texts.map((text) => html`<li>${sentence(text)}</li>`)}</ul>`}
+  </details>`;
 }
 
 /** What is known of a picture that is being made: its preview, or an empty sheet of its shape. */

@@ -55,7 +55,7 @@ export const connected = signal(true);
 /** Models, devices and the properties of a request's JSON Schema are kept too: a server that has
  * just begun needs a moment to tell them, and until then they are as they were. */
 export const models = kept("models", []);
-export const devices = kept("devices", { working: [], devices: [] });
+export const devices = kept("devices", { working: [], devices: [], loading: {} });
 export const options = kept("options", {});
 /** What is known of the model that is chosen beyond its line in the list. */
 export const about = signal(null);
@@ -70,6 +70,8 @@ export const sheet = signal("");
 export const asking = signal(null);
 /** An error beside the prompt: {message, details}, or null. */
 export const refused = signal(null);
+/** What is to be known of what was just done, beside the prompt: lines of text. */
+export const noted = signal([]);
 /** What a screen reader is told next. */
 export const announced = signal("");
 
@@ -92,6 +94,13 @@ export const model = computed(() => {
   return all.find((each) => each.name === asked.value.model) ?? all[0] ?? null;
 });
 
+/** Whether the model that is chosen takes an option, as far as is known. */
+export const taken = (name) => !(model.value?.untaken ?? []).includes(name);
+
+/** Whether the model that is chosen reads the picture that it is given, and changes it as the
+ * prompt says, instead of beginning with it. */
+export const reads = () => !["text", "", undefined].includes(model.value?.purpose);
+
 /** Say an option; null and undefined take it back. */
 export function say(name, value) {
   sayAll({ [name]: value });
@@ -106,9 +115,15 @@ export function sayAll(values) {
   asked.value = next;
 }
 
+/** Of a picture that is changed: the motif stays, and what it is made of changes, as in A1111. */
+const STRENGTH = 0.75;
+/** Of a model that reads the picture, and begins with noise alone. */
+const STRENGTH_READ = 1;
+
 /** What an option is where nothing is said. */
 export function usual(name) {
   if (name === "seed") return -1;
+  if (name === "strength") return reads() ? STRENGTH_READ : STRENGTH;
   return model.value?.defaults?.[name] ?? options.value[name]?.default ?? null;
 }
 

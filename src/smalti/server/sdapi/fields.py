@@ -11,6 +11,7 @@ from typing import Any
 
 from smalti.diffusion.kinds import WholeKind
 from smalti.diffusion.options import BATCH_MAX, SIDE_MAX
+from smalti.diffusion.purpose import EDIT, REFERENCE
 from smalti.diffusion.samplers import SAMPLERS, split_label
 from smalti.errors import InputError
 from smalti.server.models import MODEL, ModelFile, ModelFolders
@@ -38,6 +39,10 @@ IDLE_SETTINGS: Mapping[str, tuple[Any, ...]] = {
     "use_old_karras_scheduler_sigmas": (False, None), "always_discard_next_to_last_sigma":
     (False, None), "skip_early_cond": (0, None), "s_min_uncond": (0, None)}
 """Options that would make other pictures, and may say these, which is that they do not."""
+USUAL_IMAGE_GUIDANCE = (1.5, None)
+"""Of `image_cfg_scale`, which is also what it is here where nothing is said."""
+NO_MODEL = (None, "", "None", "none")
+"""Of `refiner_checkpoint`, as there."""
 NO_VAE = (None, "", "Automatic", "None", "Built in")
 """Of the option `sd_vae`: the model's own."""
 
@@ -56,7 +61,8 @@ READ = ("sampler_name", "sampler_index", "scheduler", "batch_size", "n_iter", "t
         "hr_upscaler", "hr_second_pass_steps", "init_images", "mask", "mask_blur",
         "inpainting_fill", "inpaint_full_res", "inpaint_full_res_padding",
         "inpainting_mask_invert", "resize_mode", "force_task_id", "styles", "alwayson_scripts",
-        "lora_paths", "lora_alphas")
+        "lora_paths", "lora_alphas", "ref_images", "image_cfg_scale", "refiner_checkpoint",
+        "refiner_switch_at")
 """Fields that the functions below read."""
 ANY = ("send_images", "save_images", "do_not_save_samples", "do_not_save_grid",
        "override_settings_restore_afterwards", "include_init_images", "s_tmax", "hr_resize_x",
@@ -65,7 +71,6 @@ ANY = ("send_images", "save_images", "do_not_save_samples", "do_not_save_grid",
 """Fields that change no picture here, or that are looked at beside another one."""
 IDLE: Mapping[str, tuple[Any, ...]] = {
     "eta": (0, 1, None), "s_churn": (0, None), "s_tmin": (0, None), "s_noise": (1, None),
-    "image_cfg_scale": (1.5, None),
     "initial_noise_multiplier": (1, None, 0), "hr_checkpoint_name": SAME,
     "mask_blur_x": (4, None), "mask_blur_y": (4, None),
     "seed_resize_from_h": (0, -1, None), "seed_resize_from_w": (0, -1, None),
@@ -98,14 +103,22 @@ def translated(fields: Request, settings: Mapping[str, Any], folders: ModelFolde
                   "variation_seed": fields.get("subseed", -1)}
     if fields.get("enable_hr"):
         found |= _hires(fields, folders)
+    found |= _refiner(fields, folders)
     if fields.get("init_images"):
         found |= init_image(fields)
+    if fields.get("image_cfg_scale") not in USUAL_IMAGE_GUIDANCE:
+        found["image_guidance"] = fields["image_cfg_scale"]
     override = fields.get("override_settings") or {}
     if not isinstance(override, dict):
         raise InputError(f"override_settings is {override!r:.80}; expected an object")
     found |= _settings({**settings, **override}, found, folders)
-    if "distilled_guidance" in found and not _model(found, folders).guided:
-        del found["distilled_guidance"]  # programs for Forge say it to all models
+    model = _model(found, folders)
+    if not model.guided:  # programs for Forge say it to all models
+        found.pop("distilled_guidance", None)
+    if "clip_skip" in model.untaken and fields.get("clip_skip") is None:
+        found.pop("clip_skip", None)  # an option of the server, which is for models with CLIP
+    if fields.get("ref_images"):
+        found |= _read(fields, model)
     found |= _styled(fields.get("styles"), found, folders)
     if loras := _loras(fields, folders):
         found["loras"] = loras
@@ -204,6 +217,27 @@ def _loras(fields: Request, folders: ModelFolders) -> list[Request]:
                          f"a number for each")
     return [{"name": found_file(folders, path, "lora").name, "weight": weight}
             for path, weight in zip(paths, weights, strict=True)]
+
+
+def _read(fields: Request, model: ModelFile) -> Request:
+    """The picture that a model for edits reads, as Easy Diffusion gives it."""
+    given = fields["ref_images"]
+    if not isinstance(given, list) or len(given) > 1 or fields.get("init_images"):
+        raise InputError(f"ref_images is {given!r:.80}; expected a list of one picture, without "
+                         f"init_images")
+    if model.purpose not in (EDIT, REFERENCE):
+        raise InputError(f"ref_images is for models that read pictures, such as FLUX.2 and FLUX.1 "
+                         f"Kontext; {model.name} does not")
+    return {"image": given[0]}
+
+
+def _refiner(fields: Request, folders: ModelFolders) -> Request:
+    """The model that takes over the last steps, and from which share of them on."""
+    name, share = fields.get("refiner_checkpoint"), fields.get("refiner_switch_at")
+    if name in NO_MODEL or share == 1:
+        return {}
+    found = {"refiner": found_file(folders, name, MODEL).name}
+    return found if share in (None, 0) else {**found, "refiner_switch": share}
 
 
 def _model(found: Request, folders: ModelFolders) -> ModelFile:
