@@ -9,7 +9,7 @@ import tiny_families as tiny
 
 from smalti import Pipeline
 from smalti.checkpoint.taught_words import TaughtWords
-from smalti.diffusion.fit import size_warnings, word_warnings
+from smalti.diffusion.fit import size_warnings, weight_warnings, word_warnings
 from smalti.diffusion.options import PictureOptions
 from smalti.models.config import SD15
 
@@ -45,6 +45,16 @@ def test_words_that_files_taught_are_known() -> None:
     assert not list(word_warnings(None, *prompt))
     assert not list(word_warnings(taught, *prompt, changed=True))
     assert not list(word_warnings(taught, *prompt, ["Sunset", "a"]))
+
+
+@pytest.mark.parametrize(("family", "prompts", "said"), [
+    ("flux2", ("a (cat:1.3)", ""), True), ("flux2", ("a cat", "[blur]"), True),
+    ("flux2", ("a cat, \\(small\\) <lora:x:0.5>", ""), False), ("sd1", ("a (cat:1.3)", ""), False),
+    ("flux", ("a (cat:1.3)", ""), False)])
+def test_weights_that_nobody_reads_are_told_of(family: str, prompts: tuple[str, str],
+                                               said: bool) -> None:
+    found = list(weight_warnings(tiny.WORDLESS[family], prompts, 4))
+    assert len(found) == said and all("without weights" in text for text in found)
 
 
 @pytest.mark.parametrize(("size", "larger", "said"), [

@@ -15,6 +15,7 @@ from smalti.errors import InputError
 SOME: dict[str, dict[str, Any]] = {
     "distilled_guidance": {"distilled_guidance": 3.0}, "tiling": {"tiling": "x"},
     "skip_layers": {"skip_layers": (0,)}, "clip_skip": {"clip_skip": 1},
+    "emphasis": {"emphasis": "comfy"},
     "skip_guidance": {"skip_layers": (0,), "skip_guidance": (2.0, 0.0, 0.5)},
     "image_guidance": {"image_guidance": 2.0}}
 
@@ -32,7 +33,7 @@ def test_what_means_nothing_to_a_model_is_refused_and_all_else_taken(family: str
             assert getattr(request(config, asked, memory_bytes=1 << 40), name) == given[name]
 
 
-def test_a_model_without_clip_skips_none_of_its_layers() -> None:
+def test_a_model_without_clip_skips_none_of_its_layers_and_reads_no_weights() -> None:
     for family in ("chroma", "z-image", "flux2", "krea2", "anima", "qwen-image"):
-        assert "clip_skip" in untaken(tiny.WORDLESS[family]), family
-    assert "clip_skip" not in untaken(tiny.WORDLESS["sdxl"])
+        assert {"clip_skip", "emphasis"} <= untaken(tiny.WORDLESS[family]).keys(), family
+    assert not {"clip_skip", "emphasis"} & untaken(tiny.WORDLESS["sdxl"]).keys()

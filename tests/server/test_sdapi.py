@@ -264,10 +264,10 @@ def test_a_picture_for_edits_is_the_one_that_a_model_reads() -> None:
 
 
 def test_what_clients_say_to_all_models_is_left_out_for_those_without_clip() -> None:
-    settings = {"CLIP_stop_at_last_layers": 2}
+    settings = {"CLIP_stop_at_last_layers": 2, "emphasis": "No norm"}
     assert translated({}, settings, ModelFolders())["clip_skip"] == 2
-    without = OneModel(untaken=("clip_skip",))
-    assert "clip_skip" not in translated({}, settings, without)
+    without = OneModel(untaken=("clip_skip", "emphasis"))
+    assert not {"clip_skip", "emphasis"} & translated({}, settings, without).keys()
     assert translated({"clip_skip": 2}, settings, without)["clip_skip"] == 2  # refused by name
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from smalti.checkpoint import Checkpoint
 from smalti.checkpoint.taught_words import TaughtWords
 from smalti.diffusion.prompt import parse
+from smalti.diffusion.purpose import untaken
 from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY
 from smalti.errors import CheckpointError, first_of
 from smalti.families import family_of
@@ -73,6 +74,15 @@ def size_warnings(config: ModelConfig, width: int, height: int,
                    f"{larger[0]}x{larger[1]} has {share:.2g} times their area, at which it makes "
                    f"others of what the first has made: enlarge the picture with a network instead "
                    f"(smalti upscale)")
+
+
+def weight_warnings(config: ModelConfig, prompts: Iterable[str], steps: int) -> Iterator[str]:
+    """What is to be said of weights in prompts, where no text encoder of a model reads them."""
+    if "emphasis" in untaken(config) and any(
+            weight != 1 for prompt in prompts for part in parse(prompt, steps).parts
+            for span in part.spans for chunk in span.chunks for weight in chunk.weights):
+        yield ("this model reads prompts without weights, so that (word:1.3) counts as word: say "
+               "what matters in other words, or twice")
 
 
 def word_warnings(taught: TaughtWords | None, prompt: str, steps: int,

@@ -18,7 +18,13 @@ from smalti.checkpoint.adapters import Adapted, Fit, WeightedAdapter
 from smalti.checkpoint.folder import model_name
 from smalti.compiler.options import ROUNDED
 from smalti.diffusion.adapters import Adapters, Entry, few_steps, labels
-from smalti.diffusion.fit import check_parts, check_refiner, size_warnings, word_warnings
+from smalti.diffusion.fit import (
+    check_parts,
+    check_refiner,
+    size_warnings,
+    weight_warnings,
+    word_warnings,
+)
 from smalti.diffusion.forecast import Forecast, forecast, usual_shape
 from smalti.diffusion.init_image import init_image
 from smalti.diffusion.inpainting import check_purpose
@@ -164,6 +170,7 @@ class Pipeline:
             words, warnings = self._words.named(texts, bundled)
         return PictureJob(asked, self._submodels, self._refiner, weights, words,
                    [*size_warnings(self.config, asked.width, asked.height, larger),
+                    *weight_warnings(self.config, texts, asked.steps),
                     *word_warnings(
                         self._submodels.checkpoint.report.words, asked.prompt, asked.steps,
                         [word.name for word in words], changed=bool(weights.uses)),

@@ -51,4 +51,6 @@ def untaken(config: ModelConfig) -> dict[str, str]:
                            "is a transformer")
     if not any(isinstance(text, ClipTextConfig) for text in config.texts.values()):
         found["clip_skip"] = "clip_skip is for models that read prompts with CLIP; leave it out"
+        found["emphasis"] = (
+            "emphasis is what weights in a prompt do, and only CLIP reads weights; leave it out")
     return found

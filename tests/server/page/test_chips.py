@@ -65,7 +65,10 @@ def test_only_what_means_something_to_a_model_is_offered_and_sent(visits: Visits
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="Seamless: x")).to_be_visible()
     assert sent(page)["tiling"] == "x"
+    page.get_by_label("Prompt", exact=True).fill("a (cat:1.3)")
+    expect(page.locator(".mark-strong")).to_have_count(1)
     choose(page, "chroma")
+    expect(page.locator(".mark-strong")).to_have_count(0)
     expect(page.get_by_role("button", name="Seamless: x")).to_have_count(0)
     assert "tiling" not in sent(page)
     page.keyboard.press("Escape")

@@ -3,7 +3,7 @@
 import { useRef, useState } from "./vendor/hooks.js";
 import { create, stem } from "./actions.js";
 import { CONTROL } from "./keys.js";
-import { asked, ofKind, say } from "./state.js";
+import { asked, ofKind, say, taken } from "./state.js";
 import { html } from "./ui.js";
 import { painted } from "./weights.js";
 
@@ -66,6 +66,7 @@ const FULL = 0.6; // a weight so far from 1 is painted with the whole colour
 function Stretch({ text, weight, kind }) {
   if (kind === "" && weight === 1) return text;
   if (kind) return html`<mark class=${`mark-${kind}`}>${text}</mark>`;
+  if (!taken("emphasis")) return text; // the model reads no weights
   const share = 30 + 70 * Math.min(1, Math.abs(weight - 1) / FULL);
   return html`<mark class=${weight > 1 ? "mark-strong" : "mark-weak"}
     style=${{ "--share": `${Math.round(share)}%` }}>${text}</mark>`;

@@ -115,8 +115,9 @@ def translated(fields: Request, settings: Mapping[str, Any], folders: ModelFolde
     model = _model(found, folders)
     if not model.guided:  # programs for Forge say it to all models
         found.pop("distilled_guidance", None)
-    if "clip_skip" in model.untaken and fields.get("clip_skip") is None:
-        found.pop("clip_skip", None)  # an option of the server, which is for models with CLIP
+    for name in ("clip_skip", "emphasis"):  # options of the server, which are for models with CLIP
+        if name in model.untaken and fields.get(name) is None:
+            found.pop(name, None)
     if fields.get("ref_images"):
         found |= _read(fields, model)
     found |= _styled(fields.get("styles"), found, folders)
