@@ -28,7 +28,7 @@ from smalti.diffusion.images import as_pixels, resized
 from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.init_image import InitImage, near
 from smalti.diffusion.noise import NoiseLevels
-from smalti.diffusion.purpose import EDIT, REFERENCE, TEXT, purpose
+from smalti.diffusion.purpose import EDIT, REFERRING, TEXT, purpose
 from smalti.diffusion.samplers import initial_latents
 from smalti.diffusion.samplers.walk import Denoise
 from smalti.diffusion.submodels import Submodels
@@ -117,7 +117,7 @@ def check_purpose(config: ModelConfig, source: InitImage | None, larger: bool) -
     if source is None and config.denoiser.needs_reference:
         raise InputError("this model changes pictures, and none is given; with a prompt alone it "
                          "makes none; give an image, or use a model for text to image")
-    if source is None and purpose(config) not in (TEXT, REFERENCE):
+    if source is None and purpose(config) not in (TEXT, REFERRING):
         found, latent = config.denoiser.in_channels, config.vae.z_channels
         raise InputError(f"this model reads {found} channels, {latent} of the picture that it makes"
                          f" and others of one that it is given; with a prompt alone it makes none;"
@@ -128,7 +128,7 @@ def start(models: Submodels, source: InitImage) -> Start:
     """Encode what a walk starts from, and what the network reads besides."""
     config, change = models.checkpoint.config, source.change
     kind, factor = purpose(config), config.vae.downscale
-    if kind == REFERENCE:
+    if kind == REFERRING:
         return _referring(models, source)
     pixels = source.pixels()
     mean = encoded(models, pixels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from smalti.errors import InputError
 from smalti.models.config import ClipTextConfig, ModelConfig
 
-TEXT, EDIT, REFERENCE = "text", "edit", "reference"
+TEXT, EDIT, REFERRING = "text", "edit", "reference"
 
 
 def purpose(config: ModelConfig) -> str:

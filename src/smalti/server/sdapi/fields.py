@@ -11,7 +11,7 @@ from typing import Any
 
 from smalti.diffusion.kinds import WholeKind
 from smalti.diffusion.options import BATCH_MAX, SIDE_MAX
-from smalti.diffusion.purpose import EDIT, REFERENCE
+from smalti.diffusion.purpose import EDIT, REFERRING
 from smalti.diffusion.samplers import SAMPLERS, split_label
 from smalti.errors import InputError
 from smalti.server.models import MODEL, ModelFile, ModelFolders
@@ -226,7 +226,7 @@ def _read(fields: Request, model: ModelFile) -> Request:
     if not isinstance(given, list) or len(given) > 1 or fields.get("init_images"):
         raise InputError(f"ref_images is {given!r:.80}; expected a list of one picture, without "
                          f"init_images")
-    if model.purpose not in (EDIT, REFERENCE):
+    if model.purpose not in (EDIT, REFERRING):
         raise InputError(f"ref_images is for models that read pictures, such as FLUX.2 and FLUX.1 "
                          f"Kontext; {model.name} does not")
     return {"image": given[0]}
