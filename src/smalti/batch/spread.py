@@ -156,9 +156,10 @@ def pictures_of(record: BatchRecord) -> tuple[str, ...]:
 
 def _moved(options: Mapping[str, Any], here: Mapping[str, str]) -> dict[str, Any]:
     """The options with pictures where they are on this node."""
-    found = {name: value if name not in PICTURES else here.get(value, value)
-             if isinstance(value, str) else [here.get(each, each) for each in value]
-             for name, value in options.items()}
+    found: dict[str, Any] = {
+        name: value if name not in PICTURES else here.get(value, value)
+        if isinstance(value, str) else [here.get(each, each) for each in value]
+        for name, value in options.items()}
     if "controls" in found:
         found["controls"] = [{**each, "image": here[each["image"]]} for each in found["controls"]]
     return found

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from PIL import Image
@@ -44,6 +45,7 @@ from smalti.families.record import (
     Floats,
 )
 from smalti.models.config import ModelConfig
+from smalti.models.language_config import LanguageConfig
 
 TEXT_BATCH = 2
 """What text encoders read at once; a prompt and a negative prompt without more to them are that."""
@@ -322,9 +324,10 @@ class Encoder:
             inputs["mask"] = read.own(length)[:, ::-1 if text.filled_first else 1].copy()
             mask = (places <= ends).astype(np.float32)[:, text.dropped:]
         if text.seen is not None:
-            inputs |= with_pictures(
-                inputs["tokens"], *tokenizer.tokenize(text.seen.token), seen,
-                self._tokens_of(seen), self.submodels.checkpoint.config.texts[text.encoder.name])
+            (token,) = tokenizer.tokenize(text.seen.token)
+            language = self.submodels.checkpoint.config.texts[text.encoder.name]
+            inputs |= with_pictures(inputs["tokens"], token, seen, self._tokens_of(seen),
+                                    cast("LanguageConfig", language))
         context = self._run((length,), inputs)["context"][:, text.dropped:]
         if text.only_valid:
             mask = read.own(length)[:, text.dropped:]

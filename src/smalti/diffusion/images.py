@@ -17,7 +17,7 @@ BACKGROUND = (255, 255, 255, 255)
 """What is seen through transparent pixels."""
 
 
-def given(pictures: Picture | Sequence[Picture]) -> list[Picture]:
+def given(pictures: Picture | Sequence[Picture]) -> list[Any]:
     """One picture or several as a list. Raises InputError for none.
 
     >>> given("a.png"), given(["a.png", "b.png"])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from smalti.errors import CheckpointError
 from smalti.families.evidence import Shapes, count, has, most, sizes
@@ -229,7 +229,7 @@ def _layout_of_qwen25(names: Iterable[str]) -> Layout | None:
 
 def _seeing(config: LanguageConfig) -> Callable[..., Graph]:
     """From (batch, height, width in patches) to the graph of what reads pictures."""
-    return partial(qwen_vision_graph, config.vision,
+    return partial(qwen_vision_graph, cast("VisionConfig", config.vision),
                    prefix=_inside("qwen25") + VISION.removesuffix("."))
 
 

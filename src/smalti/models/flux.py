@@ -229,7 +229,8 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
     """
     g = latent.graph
     for picture in (latent, *others):
-        check_latent(*picture.shape[2:], config.axes, config.head_dim)
+        _, _, height, width = picture.shape
+        check_latent(height, width, config.axes, config.head_dim)
     img = linear(side_by_side([patches(picture, PATCH) for picture in (latent, *others)]),
                  "img_in", config.hidden_size)
     txt = linear(context, "txt_in", config.hidden_size)
