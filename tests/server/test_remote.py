@@ -123,6 +123,7 @@ def test_a_replica_of_serve_stops_what_is_cancelled(models: Path, replica: Pictu
 
     monkeypatch.setattr(Relay, "advance", held)
     monkeypatch.setattr(Relay, "drop", noted)
+    monkeypatch.setattr(on_ray, "given_gpus", list)
     served = on_ray.Replica([], "cpu", {})
     served._made = replica
     begun = asyncio.Event()

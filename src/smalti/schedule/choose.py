@@ -371,7 +371,7 @@ def group_tile(pixels: int, channels: int, limits: Limits, form: Format) -> tupl
 
     >>> wide, narrow = Limits(lanes=16, vectors=32), Limits(lanes=8, vectors=16)
     >>> [group_tile(77, 320, each, FORMATS["q8"]) for each in (wide, narrow)]
-    [(2, 7), (2, 3)]
+    [(4, 3), (2, 3)]
     >>> [group_tile(77, 320, each, FORMATS["q4_min"]) for each in (wide, narrow)]
     [(4, 3), (2, 2)]
     >>> group_tile(1, 320, wide, FORMATS["q8"])

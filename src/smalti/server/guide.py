@@ -18,6 +18,10 @@ ABOUT_SHIPPED = (
     "a white ground, {size} pixels, from one or two words such as “red apple”. It has learnt "
     "about 200 things by heart and is no general picture model; for others, give a folder with "
     "--models.")
+SEVERAL_EDITED = (
+    "It changes a picture as a sentence in English or Chinese says, or puts what is in up to three "
+    "pictures together: give them, and call them picture 1 to 3. What is made has about {size} "
+    "pixels. Lightning models take 4 or 8 steps at guidance 1.")
 ABOUT: Mapping[str, str] = {
     "sd1": "It makes pictures of about {size} pixels from a list of words and phrases, the "
            "important ones first. A negative prompt says what is to be left out, and most LoRAs "
@@ -43,6 +47,11 @@ ABOUT: Mapping[str, str] = {
     "qwen-image": "It makes pictures of about {size} pixels from whole sentences in English or "
                   "Chinese, long writing included, and reads negative prompts. Lightning models "
                   "take 4 steps at guidance 1.",
+    "qwen-image-edit": "It changes a picture as a sentence in English or Chinese says, and keeps "
+                       "the rest of it: give it that picture, which is brought to about {size} "
+                       "pixels. Lightning models take 4 or 8 steps at guidance 1.",
+    "qwen-image-edit-2509": SEVERAL_EDITED,
+    "qwen-image-edit-2511": SEVERAL_EDITED,
     "krea2": "It makes pictures of about {size} pixels from whole sentences, photographs above "
              "all, and reads negative prompts. Turbo models take 8 steps at guidance 1.",
     "lumina2": "It makes pictures of about {size} pixels from whole sentences, or from tags where "

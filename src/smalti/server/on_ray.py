@@ -92,6 +92,13 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def given_gpus() -> list[str]:
+    """The numbers of the GPUs that Ray gave this replica."""
+    import ray
+
+    return ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+
+
 def own_device(device: str, gpus: Sequence[str]) -> str:
     """The device of a replica that Ray gave these GPUs of its computer. Ray tells CUDA alone which
     they are, and all replicas would take the first; so of "auto", where several are alike the
@@ -123,10 +130,7 @@ class Replica:
     """Makes pictures on its device, a job at a time."""
 
     def __init__(self, models: list[str], device: str, loading: dict[str, Any]) -> None:
-        import ray
-
-        gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
-        self._device = own_device(device, gpus)
+        self._device = own_device(device, given_gpus())
         self._made = PictureReplica(models, self._device, **loading)
 
     async def make(self, job: JobRecord, model: str) -> AsyncGenerator[Message, None]:
