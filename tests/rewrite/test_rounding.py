@@ -110,8 +110,8 @@ def test_kernels_compute_the_rewritten_graph(build: Callable[[], Graph]) -> None
         if name not in available_levels():
             continue
         chosen = partial(candidates, windows=TARGETS[name].multiplies_bytes)
-        wanted = evaluate(rewrite(graph, lambda node: True, chosen, name == "avx2"), inputs,
-                          weights)["y"]
+        paired = TARGETS[name].pairs_of_bytes
+        wanted = evaluate(rewrite(graph, lambda node: True, chosen, paired), inputs, weights)["y"]
         found = []
         for threads in (1, 3)[:1 + (name == "avx2")]:
             program = compile_graph(graph, precision="int8", target=name, threads=threads)

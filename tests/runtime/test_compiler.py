@@ -256,6 +256,21 @@ def test_compiling_twice_gives_the_same_bytes() -> None:
     assert images[0] == images[1]
 
 
+@pytest.mark.parametrize("divisor", [0.0, -0.0, [0.0, -0.0]], ids=str)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_zeros_differ_by_their_signs_whatever_was_compiled_before(divisor) -> None:
+    def quotient(by) -> Graph:
+        g = Graph("quotient")
+        g.output("y", g.apply("div", g.input("x", (2,)), g.constant(by)))
+        return g
+
+    x = {"x": np.array([1, -2], np.float32)}
+    compile_graph(quotient(0.0), threads=1)
+    graph = quotient(divisor)
+    assert np.array_equal(compile_graph(graph, threads=1).run(x)["y"],
+                          evaluate(graph, x, {})["y"])
+
+
 # ---------------------------------------------------------------------- memory
 
 

@@ -12,6 +12,7 @@ from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.kernel import build
 from smalti.kernel.form import Buffer, Call, Index, Kernel, Load, loads
+from smalti.schedule import merge
 from smalti.schedule.merge import Access, access, contraction_extents, map_axes, store
 
 EXAMPLES = 100
@@ -167,3 +168,10 @@ def test_merged_contractions_visit_the_same_addresses(b: int, y: int, x: int, wi
         assert merged == plain or visited(merged, accesses) == visited(plain, accesses)
     if window == 1 and kind in ("", "residual") and x > 1:
         assert (e.b, e.y) == (1, 1), "one pixel at a time, dense: a matrix"
+
+
+def test_what_is_kept_of_kernels_is_bounded() -> None:
+    """A server compiles for other sizes as long as it runs."""
+    kept = [each for each in vars(merge).values() if hasattr(each, "cache_parameters")]
+    assert contraction_extents in kept
+    assert {each.cache_parameters()["maxsize"] for each in kept} == {merge.KEPT_MAX}

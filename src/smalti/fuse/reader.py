@@ -43,7 +43,7 @@ class Reader:
 
     def array(self, data: np.ndarray, at: At) -> Expr:
         """The element of a constant array at an index; a number if all elements are equal."""
-        if (data == data.flat[0]).all():
+        if one_number(data):
             return Const(float(data.flat[0]))
         storage = Storage("constant", data.size, data=data)
         return self.load(View(storage, 0, data.shape, row_major(data.shape)), at)
@@ -68,7 +68,7 @@ class Reader:
                 expr = Call("add", (expr, self.load(self.placement.view(anchor.inputs[2]),
                                                     (channel,))))
             return expr
-        if value.kind == "constant" and (value.data == value.data.flat[0]).all():
+        if value.kind == "constant" and one_number(value.data):
             return Const(float(value.data.flat[0]))
         stored = value.node is None or value in self.placement.views
         if stored or self._viewed(value):
@@ -130,6 +130,18 @@ class Reader:
             return Call("mul", (Call("mul", (read(x, at), scale)),
                                 self.load(self.placement.view(node.inputs[1]), at[first:])))
         raise AssertionError(f"{name} has no expression")
+
+
+def one_number(data: np.ndarray) -> bool:
+    """True if all elements are the same number; 0 and -0 are two.
+
+    >>> one_number(np.zeros(2)), one_number(np.array([0.0, -0.0]))
+    (True, False)
+    """
+    first = data.flat[0]
+    if data.dtype.kind == "f" and first == 0 and np.signbit(data).any() != np.signbit(data).all():
+        return False
+    return bool((data == first).all())
 
 
 def is_whole(expr: Expr) -> bool:

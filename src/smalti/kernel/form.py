@@ -14,6 +14,7 @@ A convolution with a normalisation in front and a residual behind is three stage
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,11 +64,27 @@ class Load:
     index: tuple[Index | Load, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Const:
-    """A constant number in an expression."""
+    """A constant number in an expression. Those are equal that give the same results: 0 and -0 do
+    not, NaN does.
+
+    >>> nan = [Const(float("nan")) for _ in range(2)]
+    >>> Const(0.0) == Const(-0.0), nan[0] == nan[1], Const(1) == Const(1.0)
+    (False, True, True)
+    """
 
     value: float
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and self._bytes == other._bytes
+
+    def __hash__(self) -> int:
+        return hash(self._bytes)
+
+    @property
+    def _bytes(self) -> bytes:
+        return struct.pack("<d", self.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def arithmetic(kernel: Kernel, schedule: Schedule) -> Hashable:
     """
     kind = type(schedule).__name__
     if isinstance(schedule, ContractionSchedule) and schedule.integers:
-        return kind, "integers"  # exact in any order
+        return kind, "integers"  # exact in any order; those of groups are added in their order
     if isinstance(schedule, ContractionSchedule):
         return kind, schedule.dtype, schedule.weights, *_order(kernel, schedule)
     if isinstance(schedule, AttentionSchedule):  # sums are rescaled a whole group at a time
