@@ -119,6 +119,13 @@ def test_what_a_text_does_not_hold_is_said(model_path: Path, picture: Path, tmp_
         "was made with the adapter style: give --lora-dir FOLDER",
         "was made by the model other, this is tiny: give --model PATH",
         "says ENSD: 31337, which is not understood and left out"]
+    text.write_text("x\nSteps: 2, Sampler: Euler, Distilled CFG Scale: 3.5, Seed: 1", "utf-8")
+    result = run("generate", "--from", text, "-o", again, *model)
+    assert result.exit_code == 0 and result.stderr == (
+        f"Warning: {text} says Distilled CFG Scale: 3.5, which means nothing to this model and is "
+        f"left out\n")
+    refused(run("generate", "--from", text, "-o", again, *model, "--distilled-guidance", 2),
+            "use guidance_scale")
 
 
 def test_adapters_of_a_text_are_found_in_their_folder(model_path: Path, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_words_that_files_taught_are_known() -> None:
 @pytest.mark.parametrize(("family", "prompts", "said"), [
     ("flux2", ("a (cat:1.3)", ""), True), ("flux2", ("a cat", "[blur]"), True),
     ("flux2", ("a cat, \\(small\\) <lora:x:0.5>", ""), False), ("sd1", ("a (cat:1.3)", ""), False),
-    ("flux", ("a (cat:1.3)", ""), False)])
+    ("sd3", ("a (cat:1.3)", ""), False), ("flux", ("a (cat:1.3)", ""), True)])
 def test_weights_that_nobody_reads_are_told_of(family: str, prompts: tuple[str, str],
                                                said: bool) -> None:
     found = list(weight_warnings(tiny.WORDLESS[family], prompts, 4))

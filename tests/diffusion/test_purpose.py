@@ -33,7 +33,8 @@ def test_what_means_nothing_to_a_model_is_refused_and_all_else_taken(family: str
             assert getattr(request(config, asked, memory_bytes=1 << 40), name) == given[name]
 
 
-def test_a_model_without_clip_skips_none_of_its_layers_and_reads_no_weights() -> None:
-    for family in ("chroma", "z-image", "flux2", "krea2", "anima", "qwen-image"):
+def test_a_model_without_tokens_of_clip_skips_none_of_its_layers_and_reads_no_weights() -> None:
+    for family in ("flux", "chroma", "z-image", "flux2", "krea2", "anima", "qwen-image"):
         assert {"clip_skip", "emphasis"} <= untaken(tiny.WORDLESS[family]).keys(), family
-    assert not {"clip_skip", "emphasis"} & untaken(tiny.WORDLESS["sdxl"]).keys()
+    for family in ("sdxl", "sd3"):
+        assert not {"clip_skip", "emphasis"} & untaken(tiny.WORDLESS[family]).keys(), family

@@ -67,10 +67,11 @@ def derive_config(where: object, family: ModelFamily, shapes: Shapes, hints: Hin
         default_width=hints.width or side,
         default_height=hints.height or side,
         default_steps=hints.steps or defaults.steps,
-        default_guidance=hints.guidance or defaults.guidance,
+        default_guidance=defaults.guidance if hints.guidance is None else hints.guidance,
         default_sampler=hints.sampler or defaults.sampler,
         default_noise=hints.noise or defaults.noise,
-        default_distilled_guidance=hints.distilled_guidance or defaults.distilled_guidance,
+        default_distilled_guidance=(defaults.distilled_guidance if hints.distilled_guidance is None
+                                    else hints.distilled_guidance),
     )
     _check_schedule(where, config)
     _check_divisions(where, config)

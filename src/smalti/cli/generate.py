@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -17,6 +17,9 @@ from smalti.cli.loading_options import compute_options, model_options
 from smalti.cli.output import check_writable, output_paths, write_png
 from smalti.cli.picture_options import PictureCommand, asked_for
 from smalti.errors import InputError, OutputError
+
+if TYPE_CHECKING:
+    from smalti.models.config import ModelConfig
 
 LORA = re.compile(r"(.*?)((?::[-+]?(?:\d+\.?\d*|\.\d+)){1,2})?", re.DOTALL)
 
@@ -71,6 +74,7 @@ def generate(prompt: str | None, source: str | None, output: str, **given: Any) 
                          **adapters(given, settings), **given)
     if source is not None and settings is not None:
         tell_missing(source, settings, pipe.name, given["precision"])
+        leave_out(source, options, asked, pipe.config)
     work = pipe.steps(controls=read_controls(**files), **options)
     if preview is not None:
         work = previewed(work, smalti.Preview.load(preview, threads, pipe.placement.of("decoder")),
@@ -126,6 +130,20 @@ def tell_missing(source: str, settings: Any, model: str, precision: str) -> None
               for key, value in settings.unknown.items()]
     for line in lines:
         click.echo(f"Warning: {source} {line}", err=True)
+
+
+def leave_out(source: str, options: dict[str, Any], asked: Collection[str],
+              config: ModelConfig) -> None:
+    """Take out of the options of a picture those that mean nothing to this model and are not asked
+    for besides, such as what another program writes for all of its pictures, and say so."""
+    from smalti.diffusion.options import OPTIONS
+    from smalti.diffusion.purpose import untaken
+
+    for name in untaken(config):
+        if name in options and name not in asked:
+            value = OPTIONS[name].kind.written(options.pop(name))
+            click.echo(f"Warning: {source} says {OPTIONS[name].label}: {value}, which means nothing"
+                       f" to this model and is left out", err=True)
 
 
 def read_controls(controls: Sequence[tuple[str, str]], strengths: Sequence[float],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import combinations, islice, product
 from pathlib import Path
 
 from smalti.checkpoint.layout import VAE
@@ -37,22 +37,27 @@ def completed(model: Report, brought: Mapping[Path, Sequence[str]]) -> Completed
     that fit.
 
     `brought` are the parts that each of these holds, as its report counts them. A file that is
-    called as that of its part usually is goes before others.
+    called as that of its part usually is goes before others. What reads pictures in a text encoder
+    may be a file of its own, beside that of the language model.
     """
     if model.kind is None or not model.absent:
         return None
     family = families()[model.kind.family]
     usual = usual_files(family)
-    choices = []
+    seeing = {text.encoder.name for text in family.texts if text.seen is not None}
+    choices: list[list[tuple[Path, ...]]] = []
     for part in model.absent:
         fitting = [path for path, parts in brought.items() if _may_be(part, parts)
                    and (part != VAE or _suits(path, family))]
         named = [path for path in fitting if path.name == usual.get(part)]
-        choices.append([*named, *(path for path in fitting if path not in named)])
+        ordered = [*named, *(path for path in fitting if path not in named)]
+        choices.append([(path,) for path in ordered])
+        if part in seeing:
+            choices[-1] += combinations(ordered, 2)
     for chosen in islice(product(*choices), TRIES_MAX):
         files = dict(zip(model.absent, chosen, strict=True))
-        vae = files.pop(VAE, None)
-        encoders = tuple(dict.fromkeys(files.values()))
+        vae, = files.pop(VAE, (None,))
+        encoders = tuple(dict.fromkeys(path for paths in files.values() for path in paths))
         try:
             found = inspect(model.path, encoders, vae)
         except CheckpointError:  # such as a text encoder that the model does not read

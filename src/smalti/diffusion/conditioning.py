@@ -18,7 +18,14 @@ from PIL import Image
 from smalti.diffusion import known_states
 from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.emphasis import weighted
-from smalti.diffusion.plain_texts import BROUGHT, TOKENIZERS, PlainTexts, Tokenizer, rounded
+from smalti.diffusion.plain_texts import (
+    BROUGHT,
+    TOKENIZERS,
+    PlainTexts,
+    Tokenizer,
+    rounded,
+    without,
+)
 from smalti.diffusion.prompt import Chunk, Prompt, Span, Vector, filled, parse
 from smalti.diffusion.request import Request
 from smalti.diffusion.result import Stopwatch
@@ -303,10 +310,8 @@ class Encoder:
             high += len(tokenizer.tokenize(front + shown)) - text.dropped
         ending = behind if text.ended else ""
         cuttable = behind.removesuffix(ending)
-        texts = [reading.text.replace(text.left_out, "") if text.left_out else reading.text
-                 for reading in readings]
-        texts = [self._front(reading) + shown + each + cuttable
-                 for reading, each in zip(readings, texts, strict=True)]
+        texts = [self._front(each) + shown + without(each.text, text.left_out) + cuttable
+                 for each in readings]
         read = PlainTexts.of(tokenizer, texts, high, ending)
         cut = read.not_read([reading.what for reading in readings], cuttable)
         length = read.longest

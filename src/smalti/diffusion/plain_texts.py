@@ -88,6 +88,17 @@ def rounded(length: int, multiple: int, low: int, high: int) -> int:
     return min(max(-(-length // multiple) * multiple, low), high)
 
 
+def without(text: str, part: str) -> str:
+    """A text from which a part is taken out, also where it comes about by that.
+
+    >>> without("a <<pad>pad>b", "<pad>"), without("a", "")
+    ('a b', 'a')
+    """
+    while part and part in text:
+        text = text.replace(part, "")
+    return text
+
+
 def _ended(tokens: Tokens, end: tuple[int, ...]) -> Tokens:
     """The tokens with others behind those of the text."""
     ids = (*tokens.ids[:tokens.count], *end, *tokens.ids[tokens.count:])

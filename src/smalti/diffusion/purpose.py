@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from smalti.errors import InputError
-from smalti.models.config import ClipTextConfig, ModelConfig
+from smalti.families import family_of
+from smalti.models.config import ModelConfig
 
 TEXT, EDIT, REFERRING = "text", "edit", "reference"
 
@@ -49,8 +50,11 @@ def untaken(config: ModelConfig) -> dict[str, str]:
     if not denoiser.tileable:
         found["tiling"] = ("pictures that can be repeated are made by models with a UNet; this one "
                            "is a transformer")
-    if not any(isinstance(text, ClipTextConfig) for text in config.texts.values()):
-        found["clip_skip"] = "clip_skip is for models that read prompts with CLIP; leave it out"
+    texts = map(family_of(config).text, config.texts)
+    if not any(text.encoder.chunked and not text.pooled_alone for text in texts):
+        found["clip_skip"] = (
+            "clip_skip is for models that read tokens of CLIP, as this one does not; leave it out")
         found["emphasis"] = (
-            "emphasis is what weights in a prompt do, and only CLIP reads weights; leave it out")
+            "emphasis is what weights in a prompt do, which only tokens of CLIP have, and this "
+            "model reads none; leave it out")
     return found

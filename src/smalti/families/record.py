@@ -157,6 +157,7 @@ class Text:
     final_norm    whether the norm behind the last layer is computed of that state
     pooled        whether the state of the end token is read, too, and `projected`, whether it is
                   multiplied by a projection
+    pooled_alone  whether the denoiser reads nothing else of it, so that tokens have no weights
     optional      whether the model runs without the encoder
     tokens        (denoiser) -> the tokens of a plain text, at least and at most
     round_to      longer texts are filled up to a multiple of so many tokens; 0: to the most
@@ -183,6 +184,7 @@ class Text:
     final_norm: bool = False
     pooled: bool = False
     projected: bool = False
+    pooled_alone: bool = False
     optional: bool = False
     tokens: Callable[[Any], tuple[int, int]] = all_tokens(77, 77)
     round_to: int = 0

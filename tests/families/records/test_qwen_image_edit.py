@@ -21,6 +21,7 @@ from smalti.checkpoint.convert import plan
 from smalti.checkpoint.gguf import GgufTensor, write_gguf
 from smalti.diffusion.adapters import few_steps
 from smalti.diffusion.byte_bpe import qwen2
+from smalti.diffusion.completing import completed
 from smalti.errors import CheckpointError, InputError
 from smalti.families import families, registered
 from smalti.families.keys.language import LANGUAGE_GGUF, VISION_GGUF
@@ -166,6 +167,18 @@ def test_a_gguf_file_and_its_mmproj(tmp_path: Path, model: Checkpoint, weights: 
     assert found.config == model.config
     for name in found.names():
         np.testing.assert_array_equal(found.read(name), model.read(name), name)
+
+
+def test_a_gguf_file_and_its_mmproj_are_found_beside_a_model(tmp_path: Path) -> None:
+    weights = tiny.random_weights(tiny.EDITS[PLUS])  # of all words, as its tokenizer
+    denoiser, vae = parts_of(tmp_path, weights)
+    language, seeing = of_llama(weights, tmp_path)
+    brought = {path: [part for part, count in inspect(path).parameters.items() if count]
+               for path in (vae, seeing, language)}
+    made = completed(inspect(denoiser), brought)
+    assert made is not None and made.vae == vae and {*made.text_encoders} == {language, seeing}
+    del brought[seeing]
+    assert completed(inspect(denoiser), brought) is None
 
 
 def test_a_file_of_comfyui(tmp_path: Path, model: Checkpoint, weights: tiny.Weights) -> None:
