@@ -67,6 +67,16 @@ def test_a_folder_that_was_just_begun_and_those_without_a_claim_stay(tmp_path: P
         assert young.is_dir() and strange.is_dir()
 
 
+def test_a_file_system_without_locks_has_temporary_folders(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smalti.claim._locked", lambda handle: False)  # as Lustre often says
+    with temporary_folder("test") as own:
+        aged(own)
+        with temporary_folder("test"):
+            assert own.is_dir()
+    assert not own.exists()
+
+
 def test_a_claim_is_waited_for_and_told_once(tmp_path: Path) -> None:
     class Taken(Exception):
         pass

@@ -36,6 +36,11 @@ def _locked(handle: int) -> bool:
     return True
 
 
+def _opened(path: Path) -> int:
+    """The file of a claim."""
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+
 @contextmanager
 def claimed(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Inside, no other process has this claim; `path` is an empty file that stays.
@@ -44,7 +49,7 @@ def claimed(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     opened.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    handle = _opened(path)
     try:
         told = False
         while not _locked(handle):
@@ -69,8 +74,12 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
                     pass
                 shutil.rmtree(lock.parent)
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
-        with claimed(Path(name) / LOCK, lambda: None):
+        handle = _opened(Path(name) / LOCK)
+        try:
+            _locked(handle)  # where a file system has no locks, nobody deletes what was left
             yield Path(name)
+        finally:
+            os.close(handle)
 
 
 def _in_use() -> None:

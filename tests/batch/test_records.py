@@ -12,6 +12,7 @@ from PIL import Image
 
 from smalti.batch.records import BatchRecord, distinct, records
 from smalti.batch.table import BatchRow
+from smalti.cli.picture_options import asked_for
 from smalti.diffusion.options import OPTIONS, PictureOptions
 from smalti.errors import InputError
 
@@ -104,6 +105,8 @@ def test_a_record_is_known_by_what_decides_its_picture(tmp_path: Path) -> None:
                                for first, second in ("ac", "bc", "cb")), folder=tmp_path)
     assert one.digest == same.digest != turned.digest
     assert one.options["image"] == (str(tmp_path / "a.png"), str(tmp_path / "c.png"))
+    both = asked_for({"image": ("a.png", "c.png")})  # as the command line has them
+    assert made({"prompt": "a"}, folder=tmp_path, usual=both)[0].digest == one.digest
     assert made({"prompt": "a"}, loading="other")[0].digest != digests[0]
     assert made({"num_inference_steps": 4, "prompt": "a"})[0].digest == made(
         {"prompt": "a", "steps": 4})[0].digest

@@ -17,7 +17,7 @@ from served import HOST, SECONDS, Client
 from smalti.server import archive as archive_module
 from smalti.server import events as events_module
 from smalti.server.archive import Archive
-from smalti.server.events import Events
+from smalti.server.events import Events, LoopEvents
 from smalti.server.queue import JobQueue
 
 APPLE: dict[str, Any] = {"prompt": "a red apple", "model": "tiny", "steps": 2}
@@ -129,7 +129,7 @@ def test_the_end_of_a_job_is_told_at_once(queue: JobQueue, monkeypatch: pytest.M
     monkeypatch.setattr(events_module, "ROUND_SECONDS", 10 * SECONDS)
 
     async def scenario() -> None:
-        events = Events(queue)
+        events = LoopEvents(queue)
         stream = events.stream()
         await said(stream)
         queue.submit({"prompt": "a"})
@@ -153,7 +153,7 @@ def test_how_far_a_job_is_is_told_without_a_thread_and_the_archive(
     id = queue.submit({"prompt": "a"}).id
 
     async def scenario() -> None:
-        events = Events(queue)
+        events = LoopEvents(queue)
         everything = events.stream()
         await said(everything)
         queue.take("cpu")
@@ -177,7 +177,7 @@ def test_of_a_job_only_the_last_state_waits_for_a_page(
     monkeypatch.setattr(events_module, "ROUND_SECONDS", 0.001)
 
     async def scenario() -> None:
-        events = Events(queue)
+        events = LoopEvents(queue)
         slow, quick = events.stream(), events.stream()
         for each in (slow, quick):
             assert [name for name, _ in await said(each)] == ["hello"]
@@ -193,7 +193,7 @@ def test_of_a_job_only_the_last_state_waits_for_a_page(
         assert [data["progress"]["step"] for name, data in found if name == "job"] == [5]
         for each in (slow, quick):
             await each.aclose()
-        assert not events.watched
+        assert not events.listeners
 
     asyncio.run(scenario())
 
@@ -204,10 +204,10 @@ def test_a_page_that_takes_nothing_is_told_the_whole_state_again(
     monkeypatch.setattr(events_module, "PENDING_BYTES_MAX", 5000)
 
     async def scenario() -> None:
-        events = Events(queue)
+        events = LoopEvents(queue)
         stream = events.stream()
         await said(stream)
-        (listener,) = events._listeners
+        (listener,) = events.listeners
         ids = []
         for _ in range(40):
             ids.append(queue.submit({"prompt": "a" * 50}).id)
@@ -220,13 +220,38 @@ def test_a_page_that_takes_nothing_is_told_the_whole_state_again(
     asyncio.run(scenario())
 
 
+def test_pages_of_two_event_loops_hear_the_same(queue: JobQueue) -> None:
+    events, heard = Events(queue), [[], []]
+    there = threading.Barrier(3)
+
+    async def listens(own: list[str]) -> None:
+        stream = events.stream()
+        ((name, _),) = await said(stream)
+        own.append(name)
+        await asyncio.to_thread(there.wait, SECONDS)
+        while not {"job", "queue"} <= {*own}:
+            own += [name for name, _ in await said(stream)]
+        await stream.aclose()
+
+    threads = [threading.Thread(target=asyncio.run, args=(listens(own),)) for own in heard]
+    for each in threads:
+        each.start()
+    there.wait(SECONDS)
+    assert events.watched
+    queue.submit({"prompt": "a"})
+    for each in threads:
+        each.join(SECONDS)
+    assert [sorted({*own}) for own in heard] == [["hello", "job", "queue"]] * 2
+    assert not events.watched and not queue._watchers
+
+
 def test_of_jobs_that_wait_the_first_ones_are_told_and_of_all_the_order(
         queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "WAITING_TOLD", 2)
     ids = [queue.submit({"prompt": "a"}).id for _ in range(4)]
 
     async def scenario() -> None:
-        stream = Events(queue).stream()
+        stream = LoopEvents(queue).stream()
         ((name, hello),) = await said(stream)
         assert name == "hello" and [each["id"] for each in hello["jobs"]] == ids[:2]
         assert hello["order"] == ids and hello["jobs"][1]["place"] == 2
@@ -241,7 +266,7 @@ def test_jobs_that_are_forgotten_are_gone(queue: JobQueue, monkeypatch: pytest.M
     monkeypatch.setattr(archive_module, "JOBS_KEPT", 1)
 
     async def scenario() -> None:
-        events = Events(queue)
+        events = LoopEvents(queue)
         stream, heard = events.stream(), []
         await said(stream)
         ids = [queue.submit({"prompt": "a"}).id for _ in range(4)]
@@ -268,7 +293,7 @@ def test_a_page_that_reads_nothing_holds_nobody_up_and_takes_no_memory(client: C
         other.until(lambda name, data: name == "job" and data["id"] == ids[-1] or name == "hello"
                     and any(job["id"] == ids[-1] for job in data["jobs"]))
         most = max(sum(map(len, each.pending.values()))
-                   for each in client.site.events._listeners)
+                   for events in client.site.events._all() for each in events.listeners)
         assert most <= events_module.PENDING_BYTES_MAX
         for id in ids:
             client.ask("DELETE", f"/api/jobs/{id}")
@@ -282,18 +307,18 @@ def test_a_state_that_is_told_is_never_followed_by_an_older_one(
         queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round reads a job; the job ends; a page connects: its whole state is the last word."""
     monkeypatch.setattr(events_module, "ROUND_SECONDS", 0.001)
-    reads, read, ended = Events._said, threading.Event(), threading.Event()
+    reads, read, ended = LoopEvents._said, threading.Event(), threading.Event()
 
-    def lags(self: Events, *given: Any) -> Any:
+    def lags(self: LoopEvents, *given: Any) -> Any:
         found = reads(self, *given)
         read.set()
         assert ended.wait(SECONDS)
         return found
 
-    monkeypatch.setattr(Events, "_said", lags)
+    monkeypatch.setattr(LoopEvents, "_said", lags)
 
     async def scenario() -> None:
-        events = Events(queue)
+        events = LoopEvents(queue)
         first = events.stream()
         await said(first)
         queue.submit({"prompt": "a"})
@@ -317,12 +342,12 @@ def test_a_state_that_is_told_is_never_followed_by_an_older_one(
 
 def test_streams_end_with_the_server(queue: JobQueue) -> None:
     async def scenario() -> None:
-        events = Events(queue)
+        events = LoopEvents(queue)
         stream = events.stream()
         await said(stream)
         queue.stop()
         async with asyncio.timeout(SECONDS):
             assert len([part async for part in stream]) <= 1
-        assert not events.watched
+        assert not events.listeners
 
     asyncio.run(scenario())

@@ -109,3 +109,24 @@ def test_only_parts_that_are_new_are_tried(split: Path, monkeypatch: pytest.Monk
     before = folders.all()
     monkeypatch.setattr("smalti.diffusion.completing.completed", None)
     assert folders.all() == before
+
+
+def test_models_in_several_files_are_called_as_they_are_now_and_tried_anew_when_asked(
+        split: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = tmp_path / "both" / "models"
+    for root in (both.parent, tmp_path):
+        shutil.copytree(split, root / "models")
+    folders = ModelFolders([tmp_path / "models", both])
+    names = [each.name for each in folders.of_kind(MODEL)]
+    assert "chroma.safetensors" in names and "models/chroma.safetensors" in names, names
+    (tmp_path / "models" / "diffusion_models" / "chroma.safetensors").unlink()
+    assert [each.name for each in folders.all() if each.kind == MODEL][1:] == [
+        "chroma.safetensors"]
+    tried = []
+    monkeypatch.setattr("smalti.server.models.completed", lambda file, parts:
+                        tried.append(file.name) or file)
+    folders.all()
+    assert not tried
+    folders.forget()
+    folders.all()
+    assert tried == ["chroma.safetensors"]

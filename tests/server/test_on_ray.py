@@ -61,10 +61,11 @@ def test_a_front_answers_at_a_port_of_its_own(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
         replicas = SimpleNamespace(options=lambda stream: SimpleNamespace(make=None))
-        asked = checked({"port": port, "output": tmp_path})
+        asked = checked({"port": port, "output": tmp_path, "precision": "bf16", "threads": 0})
         with pytest.raises(InputError, match=f"cannot listen on 127.0.0.1, port {port}"):
             Front(replicas, asked)
     front = Front(replicas, asked)
+    assert front._site.loading == {"precision": "bf16", "threads": None, "memory": None}
     client, until = Client(port, front._site), time.monotonic() + SECONDS
     while True:
         try:

@@ -150,7 +150,6 @@ def test_a_client_that_goes_away_cancels_its_picture(client: Client) -> None:
     ("txt2img", {"lora_paths": ["/etc/passwd"], "lora_alphas": [1]}, 422, "passwd' is no LoRA"),
     ("txt2img", {"lora_paths": ["style"]}, 422, "a number for each"),
     ("txt2img", {"ref_images": ["AAAA"]}, 422, "ref_images is for models that read pictures"),
-    ("txt2img", {"ref_images": ["AAAA", "BBBB"]}, 422, "expected a list of one picture"),
     ("txt2img", {"image_cfg_scale": 2}, 422, "image_guidance is for models that edit pictures"),
     ("txt2img", {"infotext": "a\nSteps: 3"}, 422, "infotext is"),
     ("options", {"forge_additional_modules": ["C:\\windows\\ae.safetensors"]}, 422,
@@ -254,10 +253,14 @@ class OneModel(ModelFolders):
     recent = all
 
 
-def test_a_picture_for_edits_is_the_one_that_a_model_reads() -> None:
+def test_pictures_for_edits_are_those_that_a_model_reads() -> None:
     reads = OneModel(purpose="reference")
     found = translated({"prompt": "a", "ref_images": ["AAAA"]}, {}, reads)
     assert found["image"] == "AAAA" and "strength" not in found
+    with pytest.raises(InputError, match="expected a list of pictures, .* reads up to 1"):
+        translated({"ref_images": ["AAAA", "BBBB"]}, {}, reads)
+    several = OneModel(purpose="reference", pictures=3)
+    assert translated({"ref_images": ["AAAA", "BBBB"]}, {}, several)["image"] == ["AAAA", "BBBB"]
     with pytest.raises(InputError, match="without init_images"):
         translated({"ref_images": ["AAAA"], "init_images": ["AAAA"]}, {}, reads)
     assert translated({"image_cfg_scale": 2.0}, {}, reads)["image_guidance"] == 2.0

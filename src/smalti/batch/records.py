@@ -155,7 +155,7 @@ def _checked(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The options in the form that `PictureOptions` brings them into, with whole paths."""
     given = {name: value for name, value in values.items() if name != "controls"}
     for name in FILES:
-        if name == "image" and isinstance(given.get(name), list):
+        if name == "image" and isinstance(given.get(name), list | tuple):
             given[name] = [_file(name, folder, each) for each in given[name]]
         elif given.get(name) is not None:
             given[name] = _file(name, folder, given[name])

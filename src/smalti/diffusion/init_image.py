@@ -14,7 +14,7 @@ from PIL import Image, ImageChops, ImageFilter
 from smalti.diffusion.images import Picture, as_pixels, given, opaque, opened, resized
 from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.options import SIDE_MAX, PictureOptions
-from smalti.diffusion.purpose import EDIT, TEXT
+from smalti.diffusion.purpose import EDIT, TEXT, pictures_read
 from smalti.diffusion.request import size_multiple
 from smalti.errors import InputError
 from smalti.models.config import ModelConfig
@@ -94,9 +94,9 @@ def init_image(config: ModelConfig, options: PictureOptions, kind: str = "text"
     if options.image is None:
         return None
     first, *more = given(options.image)
-    if len(more) >= max(1, config.denoiser.references):
+    if len(more) >= pictures_read(config):
         raise InputError(f"{1 + len(more)} pictures are given as image; this model reads "
-                         f"{max(1, config.denoiser.references)} at most")
+                         f"{pictures_read(config)} at most")
     masked = options.mask is not None or options.extend is not None
     usual = STRENGTH_OF_ALL if kind != TEXT or options.extend is not None else STRENGTH
     change = Img2Img(_or(options.strength, usual),

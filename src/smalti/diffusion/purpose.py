@@ -28,6 +28,16 @@ def purpose(config: ModelConfig) -> str:
     return known[more]
 
 
+def pictures_read(config: ModelConfig) -> int:
+    """How many pictures a model takes at most: one to begin with, or those that it reads.
+
+    >>> from smalti.models.config import SD15
+    >>> pictures_read(SD15)
+    1
+    """
+    return max(1, config.denoiser.references)
+
+
 def untaken(config: ModelConfig) -> dict[str, str]:
     """The options of a picture that mean nothing to a model, each with what is said to somebody
     who gives it.

@@ -83,7 +83,46 @@ class Listener:
 
 
 class Events:
-    """The changes of one site. `note` is called by any thread, `stream` by one event loop."""
+    """The changes of one site. `note` is called by any thread, `stream` by any event loop: there
+    are several where a front on a cluster has a port of its own, each with its `LoopEvents`."""
+
+    def __init__(self, queue: JobQueue) -> None:
+        self._queue = queue
+        self._turn = threading.Lock()
+        self._of: dict[asyncio.AbstractEventLoop, LoopEvents] = {}
+
+    @property
+    def watched(self) -> bool:
+        """Whether any page listens."""
+        return any(each.listeners for each in self._all())
+
+    @property
+    def crowded(self) -> bool:
+        """Whether no more may listen."""
+        return sum(len(each.listeners) for each in self._all()) >= LISTENERS_MAX
+
+    def note(self, what: str, id: str = "") -> None:
+        """Something changed: a job or picture of this id, the queue, the models."""
+        for each in self._all():
+            each.note(what, id)
+
+    def stream(self, job: str | None = None) -> AsyncGenerator[bytes, None]:
+        """The events of a page from now on, the whole state first; those of one job until it has
+        ended, if it is given. Called in the loop that takes them."""
+        loop = asyncio.get_running_loop()
+        with self._turn:
+            self._of = {each: events for each, events in self._of.items() if not each.is_closed()}
+            events = self._of.setdefault(loop, LoopEvents(self._queue))
+        return events.stream(job)
+
+    def _all(self) -> list[LoopEvents]:
+        with self._turn:
+            return [*self._of.values()]
+
+
+class LoopEvents:
+    """The changes of one site for the pages of one event loop, which alone calls `stream`; `note`
+    is called by any thread."""
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
@@ -93,21 +132,11 @@ class Events:
         self._awake = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: AbstractContextManager[None] | None = None
-        self._listeners: set[Listener] = set()
+        self.listeners: set[Listener] = set()
         self._speaking = asyncio.Lock()
         self._turns_told = -1
         self._hurry = asyncio.Event()
         self._ends_noted = 0
-
-    @property
-    def watched(self) -> bool:
-        """Whether any page listens."""
-        return bool(self._listeners)
-
-    @property
-    def crowded(self) -> bool:
-        """Whether no more may listen."""
-        return len(self._listeners) >= LISTENERS_MAX
 
     def note(self, what: str, id: str = "") -> None:
         """Something changed: a job or picture of this id, the queue, the models."""
@@ -152,7 +181,7 @@ class Events:
 
     def _enter(self, listener: Listener) -> None:
         """One more listens; the first one begins the noting of changes."""
-        self._listeners.add(listener)
+        self.listeners.add(listener)
         if self._watch is None:
             with self._turn:
                 self._loop = asyncio.get_running_loop()
@@ -162,8 +191,8 @@ class Events:
 
     def _leave(self, listener: Listener) -> None:
         """One less listens; the last one ends the noting of changes."""
-        self._listeners.discard(listener)
-        if self._watch is not None and not self._listeners:
+        self.listeners.discard(listener)
+        if self._watch is not None and not self.listeners:
             self._watch.__exit__(None, None, None)
             self._watch = None
             with self._turn:
@@ -183,7 +212,7 @@ class Events:
                     known = self._said_at_once(changed)
                     said, ended = known if known is not None else (
                         await asyncio.to_thread(self._said, changed))
-                    for each in self._listeners:
+                    for each in self.listeners:
                         each.take(said)
                         if self._queue.stopping or each.job in ended:
                             each.end()
@@ -195,7 +224,7 @@ class Events:
             if not whole:  # pages connect again, and are told the whole state
                 with self._turn:
                     self._awake = False
-                for each in self._listeners:
+                for each in self.listeners:
                     each.end()
 
     async def _pause(self) -> None:

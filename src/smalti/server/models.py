@@ -21,7 +21,7 @@ from smalti.checkpoint.file_kind import listed
 from smalti.checkpoint.load import lacking, usual_files
 from smalti.diffusion import completing
 from smalti.diffusion.pipeline import SHIPPED_MODEL
-from smalti.diffusion.purpose import purpose, untaken
+from smalti.diffusion.purpose import pictures_read, purpose, untaken
 from smalti.diffusion.request import size_multiple
 from smalti.errors import CheckpointError, InputError
 from smalti.families import families
@@ -51,9 +51,10 @@ class ModelFile:
     not. `defaults` are what a model makes where nothing else is asked for, in sizes that are
     multiples of `multiple`; `words` are those that an adapter was trained with. `guided` tells of a
     model whether it takes `distilled_guidance`, `untaken` which options of a picture mean nothing
-    to it, and `purpose` whether it reads a picture: "text" for one that does not. `holds` are the
-    parts of models that are in the file, `vae` and `text_encoders` the names of other files that
-    bring what the file of a model has not, and `lacks` what no file brings.
+    to it, and `purpose` whether it reads a picture: "text" for one that does not. It takes up to
+    so many `pictures` at a time. `holds` are the parts of models that are in the file, `vae` and
+    `text_encoders` the names of other files that bring what the file of a model has not, and
+    `lacks` what no file brings.
     """
 
     name: str
@@ -69,6 +70,7 @@ class ModelFile:
     multiple: int = 1
     guided: bool = False
     purpose: str = ""
+    pictures: int = 1
     untaken: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
     vae: str = ""
@@ -99,7 +101,7 @@ class ModelFolders:
         self._told: set[str] = set()
         self._turn = threading.Lock()
         self._seen: dict[State, ModelFile] = {}
-        self._completed: dict[tuple[State, ...], ModelFile] = {}
+        self._completed: dict[tuple[str, tuple[State, ...]], ModelFile] = {}
         self._last: tuple[float, list[ModelFile]] | None = None
 
     def recent(self) -> list[ModelFile]:
@@ -146,7 +148,7 @@ class ModelFolders:
         found = []
         for each in files:
             if each.lacks:
-                key = states[each.path], *among
+                key = each.name, (states[each.path], *among)
                 each = self._completed[key] = known.get(key) or completed(each, parts)
             found.append(each)
         return found
@@ -154,7 +156,7 @@ class ModelFolders:
     def forget(self) -> None:
         """Open everything anew when it is listed next."""
         with self._turn:
-            self._seen, self._last = {}, None
+            self._seen, self._completed, self._last = {}, {}, None
 
     def _tell(self, warnings: list[str]) -> None:
         """Keep what is to be warned of, and say what is new of it."""
@@ -248,7 +250,8 @@ def _with_report(file: ModelFile, report: Report) -> ModelFile:
         "sampler": config.default_sampler, "noise": config.default_noise}
     if report.guided:
         defaults["distilled_guidance"] = config.default_distilled_guidance
-    file = replace(file, defaults=defaults, multiple=size_multiple(config))
+    file = replace(file, defaults=defaults, multiple=size_multiple(config),
+                   pictures=pictures_read(config))
     try:
         return replace(file, purpose=purpose(config), untaken=tuple(untaken(config)))
     except InputError as error:

@@ -165,7 +165,7 @@ class Front:
             "127.0.0.1" if is_loopback(host) else "0.0.0.0", asked["port"], token)
         self._make = replicas.options(stream=True).make
         self._site = Site(Path(asked["output"]), folders_of(asked), send=self.send,
-                          remote=asked["replicas_max"])
+                          remote=asked["replicas_max"], **loading_of(asked))
         self.answer = application(self._site, host, token)
         self._ended = threading.Event()
         self._site.start()
@@ -235,6 +235,12 @@ def folders_of(asked: Mapping[str, Any]) -> list[Path]:
     return [Path(each) for each in asked["models"].split(":") if each]
 
 
+def loading_of(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What replicas load models with."""
+    return {"precision": asked["precision"], "threads": asked["threads"] or None,
+            "memory": asked["memory"] or None}
+
+
 def checked(args: Mapping[str, Any]) -> dict[str, Any]:
     """The options, of the types that they have. Raises InputError for others."""
     check_known(args, [*OPTIONS])
@@ -267,8 +273,6 @@ def app(args: Mapping[str, Any]) -> Any:
 
     asked = checked(args)
     check_token(asked["host"], settings.token())
-    loading = {"precision": asked["precision"], "threads": asked["threads"] or None,
-               "memory": asked["memory"] or None}
     replicas = serve.deployment(Replica, name="replicas").options(
         max_ongoing_requests=1,
         ray_actor_options={"num_cpus": asked["cores"], "num_gpus": asked["gpus"]},
@@ -279,7 +283,7 @@ def app(args: Mapping[str, Any]) -> Any:
         request_router_config=RequestRouterConfig(
             request_router_class=f"{__name__}:ModelRouter", initial_backoff_s=0.05,
             request_router_kwargs={"patience_seconds": asked["patience_seconds"]}),
-    ).bind([str(each) for each in folders_of(asked)], asked["device"], loading)
+    ).bind([str(each) for each in folders_of(asked)], asked["device"], loading_of(asked))
     front = serve.deployment(serve.ingress(answering)(Front), name="front").options(
         num_replicas=1, max_ongoing_requests=FRONT_ONGOING_MAX,
         logging_config={"enable_access_log": False},

@@ -68,6 +68,8 @@ SCHEMAS: dict[str, Schema] = {
                      purpose={**TEXT, "description":
                               "text, or how it reads a picture: reference (or none), edit, "
                               "control, inpaint, fill."},
+                     pictures={**WHOLE, "description":
+                               "How many pictures it takes at most, as image."},
                      untaken={"type": "array", "items": TEXT, "description":
                               "Options of a picture that mean nothing to it."},
                      holds={"type": "array", "items": TEXT, "description":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 import shutil
@@ -36,10 +37,17 @@ def client(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[C
 
 
 def known(page: Page, **told: Any) -> None:
-    """Have the page know something else of its models."""
+    """Have the page know something else of its models, also when it hears of them anew, such as
+    when their hashes are known."""
     page.evaluate("""async (told) => {
         const { models } = await import("/page/state.js");
-        models.value = models.value.map((each) => ({ ...each, ...told }));
+        const { effect } = await import("/page/vendor/signals.js");
+        window.endKnown?.();
+        window.endKnown = effect(() => {
+            const other = ([name, value]) => models.value.some((each) => each[name] !== value);
+            if (!Object.entries(told).some(other)) return;
+            models.value = models.value.map((each) => ({ ...each, ...told }));
+        });
     }""", told)
 
 
@@ -107,6 +115,48 @@ def test_a_picture_is_read_by_a_model_for_that(visits: Visits) -> None:
     expect(page.get_by_role("dialog")).to_contain_text("This model reads the picture")
     page.keyboard.press("Escape")
     assert "strength" not in sent(page)
+
+
+def test_several_pictures_are_read_by_a_model_for_that(visits: Visits) -> None:
+    visits.expected.append("422")
+    page = visits.open()
+    expect(create(page)).to_be_enabled()
+    known(page, purpose="reference", pictures=3)
+    files = []
+    for colour in ("green", "red", "blue"):
+        file = io.BytesIO()
+        Image.new("RGB", (128, 128), colour).save(file, "PNG")
+        files.append(file.getvalue())
+    drop(page, files[0])
+    page.get_by_role("button", name="The picture to begin with").press("Enter")
+    others = page.get_by_role("group", name="Pictures that are read besides")
+    for number, content in enumerate(files[1:], 2):
+        with page.expect_file_chooser() as chooser:
+            others.get_by_role("button", name="Add a picture").press("Enter")
+        chooser.value.set_files([{"name": "b.png", "mimeType": "image/png", "buffer": content}])
+        expect(others.get_by_alt_text(f"Picture {number}")).to_be_visible()
+        expect(page.locator("[aria-live]").filter(has_text=f"Picture {number} is added")
+               ).to_have_count(1)
+    expect(others.get_by_role("button", name="Add a picture")).to_have_count(0)
+    assert asked_pictures(page) == files
+    others.get_by_role("button", name="Remove picture 2").press("Enter")
+    expect(others.get_by_alt_text("Picture 3")).to_have_count(0)
+    expect(others).to_be_focused()
+    assert asked_pictures(page) == [files[0], files[2]]
+    page.get_by_role("dialog").get_by_role("button", name="Remove", exact=True).press("Enter")
+    expect(others.get_by_alt_text("Picture 2")).to_have_count(0)
+    assert asked_pictures(page) == files[2:]
+    known(page, purpose="reference", pictures=1)  # of another model
+    expect(others).to_have_count(0)
+
+
+def asked_pictures(page: Page) -> list[bytes]:
+    """The pictures of the request that Create sends."""
+    image = page.evaluate("""async () => {
+        const { request } = await import("/page/actions.js");
+        return request().image;
+    }""")
+    return [base64.b64decode(each) for each in ([image] if isinstance(image, str) else image)]
 
 
 def test_settings_that_are_taken_over_tell_what_is_not_here(visits: Visits) -> None:

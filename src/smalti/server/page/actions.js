@@ -2,7 +2,7 @@
 
 import { base64, get, pictureFile, post, query, remove } from "./api.js";
 import { takeEdited, takeFile } from "./init_picture.js";
-import { asked, asking, chosen, controls, dismissed, dropJob, followed, given, jobs,
+import { asked, asking, besides, chosen, controls, dismissed, dropJob, followed, given, jobs,
   keepAnswered, models, noted, ofKind, options, order, reads, refused, running, say, sayAll, taken,
   theme, usual, value } from "./state.js";
 
@@ -27,7 +27,8 @@ const LOADED = ["model", "vae", "text_encoders", "refiner", "loras", "device"];
 export function request() {
   const found = { ...asked.value, prompt: asked.value.prompt ?? "" };
   if (given.value) {
-    found.image = given.value.image;
+    const others = besides().map((each) => each.image);
+    found.image = others.length ? [given.value.image, ...others] : given.value.image;
     if (given.value.mask) found.mask = given.value.mask;
   }
   if (controls.value.length) found.controls = controls.value;

@@ -1,11 +1,12 @@
 // What the next picture begins with, as a chip: a picture, and what is made anew of it.
 
+import { useRef } from "./vendor/hooks.js";
 import { attempt } from "./actions.js";
 import { Option, written } from "./fields.js";
-import { dropGiven, takeEdited, takeFile } from "./init_picture.js";
-import { askFile } from "./picture_file.js";
-import { asked, given, reads, value } from "./state.js";
-import { Dropdown, html, Icon } from "./ui.js";
+import { addFile, dropGiven, dropOther, takeEdited, takeFile } from "./init_picture.js";
+import { askFile, receiving } from "./picture_file.js";
+import { asked, besides, given, picturesMax, reads, value } from "./state.js";
+import { Dropdown, html, Icon, IconButton } from "./ui.js";
 
 /** The chip of the given picture, or the one that takes one. */
 export function GivenChips() {
@@ -14,10 +15,12 @@ export function GivenChips() {
     return html`<button type="button" class="chip"
       onClick=${async () => begin(await askFile())}><${Icon} name="add" />Picture</button>`;
   }
-  const share = written("strength", value("strength"));
-  return html`<${Dropdown} className="chip changed with-picture" title="The picture to begin with"
+  const share = written("strength", value("strength")), count = 1 + besides().length;
+  return html`<${Dropdown} className="chip changed with-picture"
+    title=${count > 1 ? `The ${count} pictures that are read` : "The picture to begin with"}
     label=${html`<img src=${shown(found.image)} alt="" /><span class="chip-name">${found.mask
-      ? "Anew where painted" : reads() ? "Reads" : "Change"}</span> ${share}`}>
+      ? "Anew where painted" : reads() ? "Reads" : "Change"}</span> ${
+      count > 1 ? `${count} pictures` : share}`}>
     <div class="given">
       <img class="given-picture" src=${shown(found.image)} alt="The picture to begin with" />
       ${found.mask && html`<div class="given-mask" aria-hidden="true"
@@ -28,9 +31,30 @@ export function GivenChips() {
       </button></div>
     ${reads() && html`<p class="help">This model reads the picture. Say in the prompt what is to
       be different; what is not named stays much as it is.</p>`}
+    ${picturesMax() > 1 && html`<${Besides} />`}
     <${Option} name="strength" />
     ${found.mask && ["mask_blur", "only_masked", ...(value("only_masked") ? ["padding"] : [])]
       .map((name) => html`<${Option} key=${name} name=${name} />`)}<//>`;
+}
+
+/** The pictures that a model reads besides the first one, and a place for one more. */
+function Besides() {
+  const group = useRef(null), found = besides(), most = picturesMax();
+  const add = (file) => file && attempt(() => addFile(file));
+  const remove = (at) => {
+    dropOther(at);
+    group.current.focus(); // the button that had it goes
+  };
+  return html`<div class="besides" role="group" aria-label="Pictures that are read besides"
+    tabindex="-1" ref=${group} ...${receiving(add)}>
+    ${found.length > 0 && html`<ul>${found.map((each, at) => html`<li key=${at}>
+      <img src=${shown(each.image)} alt=${`Picture ${at + 2}`} />
+      <${IconButton} icon="trash" label=${`Remove picture ${at + 2}`}
+        onClick=${() => remove(at)} /></li>`)}</ul>`}
+    ${1 + found.length < most && html`<button type="button" class="secondary"
+      onClick=${async () => add(await askFile())}>Add a picture</button>`}
+    <p class="help">It reads up to ${most} pictures, and changes the first. Others may be dropped or
+      pasted here.</p></div>`;
 }
 
 /** A picture in base64 as an address. */
@@ -45,5 +69,5 @@ const paint = () => attempt(async () => {
   const { image, mask } = given.value;
   const made = await openEditor({ picture: shown(image), mask: mask && shown(mask),
     mask_blur: asked.value.mask_blur, width: value("width"), height: value("height") });
-  if (made) takeEdited(made);
+  if (made) takeEdited({ ...made, others: given.value?.others });
 });

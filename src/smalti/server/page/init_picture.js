@@ -1,8 +1,8 @@
 // Pictures that somebody gives for the next one: which size it is made in then, and what of it.
 
 import { base64 } from "./api.js";
-import { readPicture, SIDE_MAX } from "./picture_file.js";
-import { about, asked, given, sayAll, usual } from "./state.js";
+import { PictureError, readPicture, SIDE_MAX } from "./picture_file.js";
+import { about, announced, asked, besides, given, picturesMax, sayAll, usual } from "./state.js";
 
 /** What sizes are multiples of where the server does not say it: every model takes these. */
 const MULTIPLE = 64;
@@ -34,21 +34,53 @@ export function fitted(width, height) {
 
 /** Begin the next picture with the one in a file. Throws PictureError. @param {Blob} file */
 export async function takeFile(file) {
+  beginWith(await inFile(file));
+}
+
+async function inFile(file) {
   const { blob, width, height } = await readPicture(file);
-  given.value = { image: await base64(blob), mask: null, width, height };
-  sayAll(fitted(width, height));
+  return { image: await base64(blob), width, height };
+}
+
+function beginWith(first, others = []) {
+  given.value = { ...first, mask: null, others };
+  sayAll(fitted(first.width, first.height));
+}
+
+/** Have the picture in a file read besides the first one. Throws PictureError. */
+export async function addFile(file) {
+  const one = await inFile(file);
+  if (!given.value) { // it was removed meanwhile
+    beginWith(one);
+    return;
+  }
+  const others = [...given.value.others ?? [], one];
+  if (others.length >= picturesMax()) {
+    throw new PictureError(`This model reads ${picturesMax()} pictures at most; remove one.`);
+  }
+  given.value = { ...given.value, others };
+  announced.value = `Picture ${others.length + 1} is added`;
+}
+
+/** Read one of the others no more. @param {number} at its place among them */
+export function dropOther(at) {
+  given.value = { ...given.value, others: given.value.others.filter((_, each) => each !== at) };
+  announced.value = `Picture ${at + 2} is removed`;
 }
 
 /** Begin the next picture with what came out of the editor. */
-export function takeEdited({ image, mask, mask_blur: blur, width, height, extended }) {
-  given.value = { image, mask, width, height };
+export function takeEdited({ image, mask, mask_blur: blur, width, height, extended, others = [] }) {
+  given.value = { image, mask, width, height, others };
   sayAll({ width, height, mask_blur: mask === null ? null : blur,
     strength: extended ? ALL : asked.value.strength });
 }
 
-/** Make the next picture from noise alone again, in the model's own size. */
+/** Remove the first picture: the next one takes its place; without one the picture is made from
+ * noise alone again, in the model's own size. */
 export function dropGiven() {
-  given.value = null;
+  const [next, ...others] = besides();
   sayAll({ width: null, height: null, strength: null, mask_blur: null, only_masked: null,
     padding: null });
+  if (next) beginWith(next, others);
+  else given.value = null;
 }

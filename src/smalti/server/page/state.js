@@ -37,8 +37,9 @@ const FIRST_PROMPT = "a red apple";
  * the model's own. Pictures are beside it (`given`), because they are large. */
 export const asked = kept("asked", { prompt: FIRST_PROMPT, seed: -1 });
 
-/** Pictures that the next one is made of: `{image, mask, width, height}` in base64, or null; and
- * ControlNets as `{model, picture, strength, start, end, edges}`. */
+/** Pictures that the next one is made of: `{image, mask, width, height, others}` in base64, or
+ * null, where `others` are what models read besides, `{image, width, height}` each; and ControlNets
+ * as `{model, picture, strength, start, end, edges}`. */
 export const given = keptLarge("given", null);
 export const controls = keptLarge("controls", []);
 
@@ -100,6 +101,12 @@ export const taken = (name) => !(model.value?.untaken ?? []).includes(name);
 /** Whether the model that is chosen reads the picture that it is given, and changes it as the
  * prompt says, instead of beginning with it. */
 export const reads = () => !["text", "", undefined].includes(model.value?.purpose);
+
+/** How many pictures the model that is chosen takes at most. */
+export const picturesMax = () => model.value?.pictures ?? 1;
+
+/** The pictures that it reads besides the first one. */
+export const besides = () => (given.value?.others ?? []).slice(0, picturesMax() - 1);
 
 /** Say an option; null and undefined take it back. */
 export function say(name, value) {

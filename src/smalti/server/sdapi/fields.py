@@ -221,15 +221,15 @@ def _loras(fields: Request, folders: ModelFolders) -> list[Request]:
 
 
 def _read(fields: Request, model: ModelFile) -> Request:
-    """The picture that a model for edits reads, as Easy Diffusion gives it."""
+    """The pictures that a model for edits reads, as Easy Diffusion gives them."""
     given = fields["ref_images"]
-    if not isinstance(given, list) or len(given) > 1 or fields.get("init_images"):
-        raise InputError(f"ref_images is {given!r:.80}; expected a list of one picture, without "
-                         f"init_images")
     if model.purpose not in (EDIT, REFERRING):
         raise InputError(f"ref_images is for models that read pictures, such as FLUX.2 and FLUX.1 "
                          f"Kontext; {model.name} does not")
-    return {"image": given[0]}
+    if not isinstance(given, list) or len(given) > model.pictures or fields.get("init_images"):
+        raise InputError(f"ref_images is {given!r:.80}; expected a list of pictures, of which "
+                         f"{model.name} reads up to {model.pictures}, without init_images")
+    return {"image": given if len(given) > 1 else given[0]}
 
 
 def _refiner(fields: Request, folders: ModelFolders) -> Request:
