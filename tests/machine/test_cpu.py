@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 
 from smalti import machine
+from smalti.compiler.targets import TARGETS
+from smalti.fuse import partition
+from smalti.graph import Graph
 from smalti.kernel.build import Window, attention, contraction, map_over
 from smalti.kernel.form import Buffer, Call, Kernel, Load, axis
 from smalti.machine import cpu
@@ -82,6 +85,19 @@ def test_no_direct_contraction_beats_the_multiply_adds() -> None:
         kernel, flops = conv(channels, channels, 32), 2 * 9 * channels**2 * 32 * 32
         least = flops / (DEVICE.vector["f32"] * 4 / DEVICE.units)
         assert least < seconds(kernel, winograd=0) < 3 * least
+
+
+def test_bytes_in_pairs_take_twice_the_time_of_one_instruction_and_less_than_words() -> None:
+    """Of a large product, by targets with and without VNNI, and by words."""
+    def product(paired: int, target: str) -> float:
+        g = Graph("bytes")
+        g.output("y", g.apply("mat_mul_rounded", g.input("x", (512, 3072), "u8"), g.parameter(
+            "w", (3072, 3072)), g.constant(128, "u8"), paired=paired))
+        kernel, limits = partition(g).regions[0].kernel, TARGETS[target].usual
+        return cpu.estimate_kernel(DEVICE, kernel, choose(kernel, limits), 1).seconds
+
+    one, pairs, words = product(0, "avx512_vnni"), product(1, "avx512"), product(0, "avx512")
+    assert 1.7 * one < pairs < 2.3 * one and pairs < 0.85 * words
 
 
 def test_winograd_is_expected_to_be_faster_than_the_direct_form() -> None:

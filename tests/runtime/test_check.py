@@ -34,6 +34,14 @@ def test_every_form_on_each_feature_level(name: str) -> None:
     assert {check.dtype for check in report.checks} == {"f32", "bf16"}
 
 
+@pytest.mark.parametrize("name", [n for n, each in TARGETS.items() if each.beside_integers])
+def test_bytes_are_among_what_is_checked_of_targets_that_multiply_them(name: str) -> None:
+    target = TARGETS[name]
+    firsts = [target.first(kernel, target.usual, "f32") for kernel in kernels(target, target.usual)
+              if kernel.form == "contraction"]
+    assert "quads" in {first.factors for first in firsts}
+
+
 @pytest.mark.sweep  # on a driver they run always
 @pytest.mark.parametrize("name", [name for name, each in TARGETS.items() if each.interpret])
 def test_every_form_of_targets_of_gpus_in_numpy(name: str) -> None:

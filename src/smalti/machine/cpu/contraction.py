@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from smalti.kernel.form import ELEMENT_BYTES, Kernel
+from smalti.kernel.form import ELEMENT_BYTES, Kernel, paired_weights
 from smalti.kernel.traffic import touched
 from smalti.machine.cpu import micro
 from smalti.machine.cpu.core import Core
@@ -137,6 +137,8 @@ class _Shape:
         depth = e.r * e.s * (e.c if planar else s.chunk)
         sums = "kept" if in_registers else "loaded" if self.chunks > 1 else "zero"
         factors = "blocks" if core.by_lane and s.blocks else s.factors
+        if factors == "quads" and paired_weights(self.kernel):  # only where there is no VNNI
+            factors = "quads of pairs"
         block = micro.clocks(core, s.tile_x, s.rows, s.vectors, depth, factors, sums)
         turns = lines * self.mine * e.parts * (1 if planar else self.chunks)
         multiplied = scaled(block, turns)

@@ -14,15 +14,16 @@ from smalti.machine.cpu.core import Core
 ISSUED = 8.0
 """Instructions that a core with two vector ports can start in a clock."""
 HALF_CLOCKS = {"f32": 0.0, "f16": 1.0, "pairs": 0.0, "blocks": 0.0, "widened": 1.0, "quads": 0.0,
-               "words": 0.0}
+               "quads of pairs": 0.0, "words": 0.0}
 """Instructions to widen a vector of weights to f32, by the kind of factors."""
-CHANNELS = {"pairs": 2, "blocks": 2, "words": 2, "quads": 4}
+CHANNELS = {"pairs": 2, "blocks": 2, "words": 2, "quads": 4, "quads of pairs": 4}
 """Channels that a product takes, by the kind of factors; else one."""
-WORDS_CLOCKS = 1.5
-"""Clocks of a product of words and of adding it to a sum, as a multiple of those of a multiply-add
-of f32: `vpmaddwd` runs on the same two ports, `vpaddd` on three of Intel's cores and on four of
-AMD's. `vpdpbusd` takes as long as a multiply-add of f32 (uops.info: Ice Lake, Alder Lake,
-Zen 4)."""
+PRODUCT_CLOCKS = {"words": 1.5, "quads of pairs": 2.0}
+"""Clocks of a product and of adding it to a sum, as a multiple of those of a multiply-add of f32:
+`vpmaddwd` and `vpmaddubsw` run on the same two ports, `vpaddd` on three of Intel's cores and on
+four of AMD's. Words take one of the former and one of the latter, bytes whose pairs are added in 16
+bits two and one. `vpdpbusd` takes as long as a multiply-add of f32 (uops.info: Ice Lake, Alder
+Lake, Zen 4)."""
 
 
 def runs(extent: int, most: int) -> tuple[tuple[int, int], ...]:
@@ -39,9 +40,8 @@ def runs(extent: int, most: int) -> tuple[tuple[int, int], ...]:
 
 def step_clocks(core: Core, rows: int, vectors: int, factors: str = "f32") -> float:
     """Clocks of a micro-kernel for one k; for as many as `CHANNELS` says."""
-    products, widened = float(rows * vectors), HALF_CLOCKS[factors] * vectors
-    if factors == "words":
-        products *= WORDS_CLOCKS
+    products = rows * vectors * PRODUCT_CLOCKS.get(factors, 1.0)
+    widened = HALF_CLOCKS[factors] * vectors
     if factors == "blocks":
         products = (rows + rows % 2) * (vectors + 0.5) / 2
     rate = core.pairs if factors in ("pairs", "blocks") else core.ports
