@@ -52,22 +52,26 @@ def test_a_search_looks_at_names_titles_kinds_and_families() -> None:
 def test_a_short_name_brings_what_the_model_needs(
         hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     model = save(tiny_weights(), METADATA)
-    hub.repositories["org/tiny"] = {f"{name}.safetensors": model for name in ("a", "v", "t")}
+    hub.repositories["org/tiny"] = {f"{name}.safetensors": model for name in "avtl"}
     told = [{**GOOD, "name": name, "source": f"hf:org/tiny:{name}.safetensors"}
-            for name in ("v", "t")]
+            for name in "vtl"]
     table = catalogue.read(json.dumps([*told, {
         **GOOD, "source": "hf:org/tiny:a.safetensors",
         "needs": {"vae": "v", "text_encoders": ["t"], "prediction": "v_prediction",
-                  "defaults": {"steps": 4, "sampler": "lcm"}}}]))
+                  "loras": ["l"], "defaults": {"steps": 4, "sampler": "lcm"}}}]))
     monkeypatch.setattr(catalogue, "entries", lambda: table)
     found = fetched(LoadOptions("a", device="cpu"))
-    assert [path.name for path in (found.path, found.vae, *found.text_encoders)] == [
-        "a.safetensors", "v.safetensors", "t.safetensors"]
+    assert [path.name for path in (found.path, found.vae, *found.text_encoders, *found.loras)] == [
+        "a.safetensors", "v.safetensors", "t.safetensors", "l.safetensors"]
     assert found.prediction == "v_prediction" and found.defaults == {"steps": 4, "sampler": "lcm"}
     given = fetched(LoadOptions("a", device="cpu", vae="own.safetensors", prediction="epsilon",
-                                defaults={"steps": 5}))
+                                loras=[("own.safetensors", 0.5)], defaults={"steps": 5}))
     assert given.vae == "own.safetensors" and given.prediction == "epsilon"
     assert given.defaults == {"steps": 5, "sampler": "lcm"}
+    first, own = given.loras
+    assert first.name == "l.safetensors" and own == ("own.safetensors", 0.5)
+    [(weighed, weight)] = fetched(LoadOptions("a", device="cpu", loras=[("l", 0.8)])).loras
+    assert weighed.name == "l.safetensors" and weight == 0.8
 
 
 def test_a_hash_that_the_catalogue_says_counts(

@@ -49,11 +49,14 @@ Locate = Callable[[str | Path, int | None, Callable[[str], None]], str | Path]
 
 def fetched(asked: LoadOptions, locate: Locate = fetch.located) -> LoadOptions:
     """The same options with paths instead of names, and with what the catalogue says that the model
-    needs besides, where nothing else is given. What is given by name comes to be here as `locate`
-    does it. Raises FetchError."""
+    needs besides: adapters beside those that are given, all else where nothing is. What is given by
+    name comes to be here as `locate` does it. Raises FetchError."""
     needs = _needs(asked)
     given = {name: getattr(asked, name) for name in ("path", "refiner", "vae", "text_encoders",
                                                      "loras")}
+    own = [each for each in needs.pop("loras", ()) if each not in _flat({"loras": asked.loras})]
+    if own:
+        given["loras"] = [*own, *asked.loras]
     for name, value in needs.items():
         if name in given and given[name] in (None, (), []):
             given[name] = value
