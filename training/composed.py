@@ -146,6 +146,9 @@ class Composer:
     def _labels(self, rng: random.Random, style: str, count: int) -> list[str]:
         """Different things that can be drawn in a style."""
         pool = [label for label in self.names if self.art.has(style, label)]
+        if len(pool) < count:
+            raise SystemExit(f"the data have {len(pool)} things in the style {style}; scenes of it "
+                             f"take {count}")
         chosen: dict[str, None] = {}
         while len(chosen) < count:
             chosen[rng.choices(pool, [self.weights[label] for label in pool])[0]] = None

@@ -123,3 +123,12 @@ def test_words_of_scenes_are_listed_for_the_model_that_was_taught_them(tmp_path:
             said = set(" ".join(item.captions).replace(",", " ").split())
             assert said <= known | {thing.hue for thing in item.scene.things}
     assert forms(names_of(entries))["discs"] == "disc"
+
+
+def test_a_style_of_too_few_things_is_told(tmp_path: Path,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    from plain_shapes import Shapes
+
+    monkeypatch.setattr(Shapes, "has", lambda self, style, label: label == "disc")
+    with pytest.raises(SystemExit, match="1 things in the style pixel; scenes of it take 3"):
+        composer(tmp_path)._labels(random.Random(1), "pixel", 3)
