@@ -6,25 +6,25 @@ TRAIN_STEPS = 1000
 CLIP_TOKENS = 49408
 START_TOKEN, END_TOKEN, CONTEXT = 49406, 49407, 77
 
+# The models of `emoji-128`, and the batches that two processor cores learn from.
+SHIPPED = dict(
+    px=128,
+    vae=dict(ch=(16, 32, 64, 64), lpb=1, groups=8),
+    unet=dict(ch=(64, 128, 192), lpb=1, attn=(0, 1, 1), heads=8, groups=32),
+    text=dict(width=128, layers=3, heads=4),
+    vae_batch=16, vae_lr=2e-3, vae_crop=64, batch=16, ema=0.999)
+
 PRESETS = {
     # Two processor cores, about an hour.
     "cpu128": dict(
-        px=128,
-        vae=dict(ch=(16, 32, 64, 64), lpb=1, groups=8),
-        unet=dict(ch=(64, 128, 192), lpb=1, attn=(0, 1, 1), heads=8, groups=32),
-        text=dict(width=128, layers=3, heads=4),
-        vae_batch=16, vae_lr=2e-3, vae_crop=64, batch=16, lr=8e-4, ema=0.999, warmup=200,
+        SHIPPED, lr=8e-4, warmup=200,
         styles="fluent3d", vae_styles="noto,fluentflat,fluentmodern,notov1", bank_k=1,
         p_flip=0.0, p_bg=0.0, p_hue=0.0, p_pair=0.0, jitter=0.0, plain_w=1.0,
         scenes=0, plain=1.0, start="", concepts=""),
     # From finished weights of those sizes: things put together. `scenes` are drawn beside the short
     # list, of which `plain` is the share.
     "compose128": dict(
-        px=128,
-        vae=dict(ch=(16, 32, 64, 64), lpb=1, groups=8),
-        unet=dict(ch=(64, 128, 192), lpb=1, attn=(0, 1, 1), heads=8, groups=32),
-        text=dict(width=128, layers=3, heads=4),
-        vae_batch=16, vae_lr=2e-3, vae_crop=64, batch=16, lr=5e-4, ema=0.999, warmup=100,
+        SHIPPED, lr=5e-4, warmup=100,
         styles="fluent3d", vae_styles="fluentflat", scenes=10_000, plain=0.3,
         start="emoji-128.safetensors", concepts="concepts.txt"),
     # One large graphics processor, from nothing: the same scenes, four times the pixels.

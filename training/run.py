@@ -191,3 +191,44 @@ class Run:
         for parameter, mean in zip(parameters, state["mean"], strict=True):
             parameter.data.copy_(mean)
         return self.put(unet).eval(), text.to(self.device).eval(), bank, state
+
+
+class StageClock:
+    """What a stage has used of its minutes, in all processes that worked on it, and when its state
+    is to be saved.
+
+    A stage sets `spent` to what its saved state says, calls `start`, and `tick` after each step.
+    """
+
+    def __init__(self, run: Run, minutes: float):
+        self.run, self.budget, self.spent = run, minutes * 60, 0.0
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._before, self._since, self._saved = self.spent, self.run.seconds(), time.time()
+
+    @property
+    def share(self) -> float:
+        """What was used, of what there is."""
+        return self.spent / self.budget
+
+    @property
+    def done(self) -> bool:
+        """Whether the minutes are used."""
+        return self.spent >= self.budget
+
+    def lasts(self) -> bool:
+        """Whether there is time for another step, in the stage and in this process."""
+        return not self.done and not self.run.stopping()
+
+    def tick(self) -> None:
+        """Count what was used until now."""
+        self.spent = self._before + self.run.seconds() - self._since
+
+    def saves(self) -> bool:
+        """Whether a state was last saved so long ago that it is to be saved now."""
+        now = time.time()
+        due = now - self._saved > self.run.options.ckpt_minutes * 60
+        if due:
+            self._saved = now
+        return due

@@ -6,12 +6,12 @@ consistency models, arXiv:2310.04378). It draws in 4 to 8 steps, without a secon
 from __future__ import annotations
 
 import copy
-import time
 
 import torch
 from batches import Batches
 from models import signal_shares
 from presets import TRAIN_STEPS
+from run import StageClock
 from sampling import split
 
 FEW_FILE = "few.pt"
@@ -38,12 +38,12 @@ class FewStage:
                                            weight_decay=1e-3, fused=True)
         self.batches = Batches(bank, run.device)
         self.shares = signal_shares().to(run.device)
-        self.step, self.spent = 0, 0.0
+        self.step, self.clock = 0, StageClock(run, run.options.few_minutes)
         state = run.load(FEW_FILE)
         if state:
             for name, part in self.parts().items():
                 part.load_state_dict(state[name])
-            self.step, self.spent = state["step"], state["spent"]
+            self.step, self.clock.spent = state["step"], state["spent"]
 
     def parts(self) -> dict:
         """What is saved of the training."""
@@ -100,24 +100,23 @@ class FewStage:
 
     def train(self) -> bool:
         """Train until the stage's time is used (True) or the process has to stop (False)."""
-        run, total, saved = self.run, 0.0, time.time()
-        budget, before, since = run.options.few_minutes * 60, self.spent, run.seconds()
-        while self.spent < budget and not run.stopping():
+        run, clock, total = self.run, self.clock, 0.0
+        clock.start()
+        while clock.lasts():
             for group in self.optimiser.param_groups:
                 group["lr"] = FEW_LR * min(1, (self.step + 1) / WARMUP)
             total += self.learn()
-            self.spent = before + run.seconds() - since
+            clock.tick()
             if self.step % run.options.log_every == 0:
-                run.log(stage="few", step=self.step, spent=round(self.spent),
+                run.log(stage="few", step=self.step, spent=round(clock.spent),
                         loss=round(total / run.options.log_every, 4))
                 total = 0.0
-            if time.time() - saved > run.options.ckpt_minutes * 60:
+            if clock.saves():
                 self.save(done=False)
-                saved = time.time()
-        self.save(done=self.spent >= budget)
-        return self.spent >= budget
+        self.save(clock.done)
+        return clock.done
 
     def save(self, done: bool) -> None:
         """Save the state."""
         states = {name: part.state_dict() for name, part in self.parts().items()}
-        self.run.save(FEW_FILE, dict(states, step=self.step, spent=self.spent, done=done))
+        self.run.save(FEW_FILE, dict(states, step=self.step, spent=self.clock.spent, done=done))

@@ -9,11 +9,11 @@ with it: essential on processor cores, harmless on a graphics processor.
 from __future__ import annotations
 
 import math
-import time
 
 import torch
 from batches import Batches
 from models import CaptionHead
+from run import StageClock
 
 HEAD_LR, TEXT_LR = 1.5e-3, 1.5e-3
 CONTINUED_TEXT_LR = 6e-4
@@ -36,18 +36,20 @@ def pretrain_text(run, bank: dict) -> bool:
     parts, state = dict(text=text, head=head, optimiser=optimiser), run.load(TEXT_FILE) or {}
     for name, part in parts.items() if state else ():
         part.load_state_dict(state[name])
-    step, before = state.get("step", 0), state.get("spent", 0.0)
+    step, clock = state.get("step", 0), StageClock(run, run.options.text_minutes)
+    clock.spent = state.get("spent", 0.0)
 
     def save(done: bool) -> None:
         states = {name: part.state_dict() for name, part in parts.items()}
-        run.save(TEXT_FILE, dict(states, step=step, spent=spent, done=done))
+        run.save(TEXT_FILE, dict(states, step=step, spent=clock.spent, done=done))
 
-    batch, budget, began = 2 * preset["batch"], run.options.text_minutes * 60, run.seconds()
-    total, spent, saved = 0.0, before, time.time()
-    while (share := spent / budget) < 1 and not run.stopping():
-        fade = min(1, (step + 1) / 100) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * share)))
+    batch, total = 2 * preset["batch"], 0.0
+    clock.start()
+    while clock.lasts():
+        falling = 0.5 * (1 + math.cos(math.pi * clock.share))
+        fade = min(1, (step + 1) / 100) * (0.05 + 0.95 * falling)
         for group in optimiser.param_groups:
-            waits = group["waits"] and share < HEAD_ALONE
+            waits = group["waits"] and clock.share < HEAD_ALONE
             group["lr"] = 0.0 if waits else group["peak"] * fade
         latent, caption = batches.draw(batch)
         with run.cast():
@@ -57,13 +59,12 @@ def pretrain_text(run, bank: dict) -> bool:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(text.parameters(), 1.0)
         optimiser.step()
-        step, spent = step + 1, before + run.seconds() - began
-        total += loss.item()
+        step, total = step + 1, total + loss.item()
+        clock.tick()
         if step % run.options.log_every == 0:
             run.log(stage="text", step=step, mse=round(total / run.options.log_every, 4))
             total = 0.0
-        if time.time() - saved > run.options.ckpt_minutes * 60:
+        if clock.saves():
             save(done=False)
-            saved = time.time()
-    save(done=spent >= budget)
-    return spent >= budget
+    save(clock.done)
+    return clock.done

@@ -9,6 +9,7 @@ import torch
 from batches import Batches
 from models import RunningMean, signal_shares
 from presets import TRAIN_STEPS
+from run import StageClock
 from sampling import sample
 
 FULL_SHARE = 0.45  # of the time at the full rate; then it falls along a cosine
@@ -33,7 +34,7 @@ class UnetStage:
         self.optimiser = torch.optim.AdamW(
             self.mean.parameters(), run.preset["lr"], betas=(0.9, 0.99), weight_decay=1e-3,
             fused=True)
-        self.step, self.spent = 0, 0.0
+        self.step, self.clock = 0, StageClock(run, options.unet_minutes)
         self.resume(run.load("unet.pt"))
         self.fast_unet = run.compiled(self.unet)
         self.fast_text = run.compiled(self.text) if run.device.type == "cuda" else self.text
@@ -49,7 +50,7 @@ class UnetStage:
         self.optimiser.load_state_dict(state["optimiser"])
         self.mean.values = [value.to(self.run.device) for value in state["mean"]]
         self.mean.count = self.step = state["step"]
-        self.spent = state["spent"]
+        self.clock.spent = state["spent"]
 
     def draw(self, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Latents, captions and steps of a batch; the steps are spread over the whole range."""
@@ -99,40 +100,38 @@ class UnetStage:
 
     def train(self) -> bool:
         """Train until the stage's time is used (True) or the process has to stop (False)."""
-        run, options = self.run, self.run.options
-        budget, before, since = options.unet_minutes * 60, self.spent, run.seconds()
-        saved = drawn = time.time()
+        run, options, clock, drawn = self.run, self.run.options, self.clock, time.time()
         sums = torch.zeros(2, QUARTERS, device=run.device)
-        while self.spent < budget and not run.stopping():
+        clock.start()
+        while clock.lasts():
             for group in self.optimiser.param_groups:
-                group["lr"] = self.rate(self.spent / budget)
+                group["lr"] = self.rate(clock.share)
             errors, moment = self.learn()
             quarter = moment * QUARTERS // TRAIN_STEPS
             sums[0].index_add_(0, quarter, errors)
             sums[1].index_add_(0, quarter, torch.ones_like(errors))
-            now = time.time()
-            self.spent = before + run.seconds() - since
+            clock.tick()
             if self.step % options.log_every == 0:
                 means = (sums[0] / sums[1].clamp_min(1)).tolist()
-                run.log(stage="unet", step=self.step, spent=round(self.spent),
+                run.log(stage="unet", step=self.step, spent=round(clock.spent),
                         loss=round(sum(means) / QUARTERS, 4),
                         quarters=[round(mean, 4) for mean in means])
                 sums.zero_()
-            if now - saved > options.ckpt_minutes * 60:
+            if clock.saves():
                 self.save(done=False)
-                saved = now
-            if now - drawn > options.sample_minutes * 60:
+            if time.time() - drawn > options.sample_minutes * 60:
                 self.sheet()
                 drawn = time.time()
-        self.save(done=self.spent >= budget)
+        self.save(clock.done)
         self.sheet()
-        return self.spent >= budget
+        return clock.done
 
     def save(self, done: bool) -> None:
         """Save the state."""
         self.run.save("unet.pt", dict(
             unet=self.unet.state_dict(), text=self.text.state_dict(), mean=self.mean.values,
-            optimiser=self.optimiser.state_dict(), step=self.step, spent=self.spent, done=done))
+            optimiser=self.optimiser.state_dict(), step=self.step, spent=self.clock.spent,
+            done=done))
 
     def sheet(self) -> None:
         """Draw the sheet of prompts with the mean weights."""

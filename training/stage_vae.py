@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from models import RunningMean, decoding, make_vae
 from pictures import held_out
-from run import DECODER_FILE
+from run import DECODER_FILE, StageClock
 from sampling import grid
 from shortlist import SHORT_LIST, read_list
 
@@ -37,16 +36,15 @@ class VaeStage:
         self.mean = RunningMean(decoding(self.model) if decoder_alone else [self.model], 0.998)
         self.optimiser = torch.optim.AdamW(self.mean.parameters(), preset["vae_lr"],
                                            betas=(0.9, 0.99), weight_decay=1e-3, fused=True)
-        self.budget = 60 * (run.options.decoder_minutes if decoder_alone
-                            else run.options.vae_minutes)
-        self.step, self.spent = 0, 0.0
+        self.step, self.clock = 0, StageClock(
+            run, run.options.decoder_minutes if decoder_alone else run.options.vae_minutes)
         state = run.load(self.file)
         if state:
             self.model.load_state_dict(state["model"])
             self.optimiser.load_state_dict(state["optimiser"])
             self.mean.values = [value.to(run.device) for value in state["mean"]]
             self.mean.count = self.step = state["step"]
-            self.spent = state["spent"]
+            self.clock.spent = state["spent"]
         styles = preset["styles"].split(",")
         known = {entry.label for entry in read_list(SHORT_LIST)}
         self.weight = torch.tensor([
@@ -95,38 +93,35 @@ class VaeStage:
 
     def train(self) -> bool:
         """Train until the stage's time is used (True) or the process has to stop (False)."""
-        run, preset = self.run, self.run.preset
-        budget, before, since = self.budget, self.spent, run.seconds()
-        saved, sums = time.time(), [0.0] * 3
-        while self.spent < budget and not run.stopping():
-            share = self.spent / budget
-            whole = self.decoder_alone or share >= 0.6
+        run, preset, clock, sums = self.run, self.run.preset, self.clock, [0.0] * 3
+        clock.start()
+        while clock.lasts():
+            whole = self.decoder_alone or clock.share >= 0.6
             crop = preset["px"] if whole else preset["vae_crop"]
             full = crop == preset["px"]
             count = max(4, preset["vae_batch"] // 2) if full else preset["vae_batch"]
-            fade = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1, share)))
+            fade = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * clock.share))
             for group in self.optimiser.param_groups:
                 group["lr"] = preset["vae_lr"] * min(1, (self.step + 1) / 100) * fade
             errors = self.learn(self.batch(count, crop))
             sums = [total + error for total, error in zip(sums, errors, strict=True)]
-            self.spent = before + run.seconds() - since
+            clock.tick()
             every = run.options.log_every
             if self.step % every == 0:
                 pixels, edges, divergence = (round(total / every, 4) for total in sums)
-                run.log(stage=self.name, step=self.step, spent=round(self.spent), pixels=pixels,
+                run.log(stage=self.name, step=self.step, spent=round(clock.spent), pixels=pixels,
                         edges=edges, kl=divergence, crop=crop)
                 sums = [0.0] * 3
-            if time.time() - saved > run.options.ckpt_minutes * 60:
+            if clock.saves():
                 self.save(done=False)
-                saved = time.time()
-        self.save(done=self.spent >= budget)
-        return self.spent >= budget
+        self.save(clock.done)
+        return clock.done
 
     def save(self, done: bool) -> None:
         """Save the state and draw some pictures beside what became of them."""
         self.run.save(self.file, dict(
             model=self.model.state_dict(), optimiser=self.optimiser.state_dict(),
-            mean=self.mean.values, step=self.step, spent=self.spent, done=done))
+            mean=self.mean.values, step=self.step, spent=self.clock.spent, done=done))
         self.sheet()
 
     @torch.no_grad()
