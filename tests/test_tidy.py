@@ -463,6 +463,7 @@ diffusion/few_steps
 diffusion/families_against_diffusers
 diffusion/memory
 diffusion/quantised
+diffusion/qwen_image_control
 diffusion/transformer_control
 dojo/dojo
 export/ggml/against_ggml

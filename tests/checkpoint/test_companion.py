@@ -15,8 +15,10 @@ from peers_models import TINY_UNET
 from transformer_peers import (
     TINY_FLUX,
     TINY_MMDIT,
+    TINY_QWEN_IMAGE,
     filled,
     flux_controlnet_module,
+    qwen_image_controlnet_module,
     sd3_controlnet_module,
 )
 
@@ -29,11 +31,13 @@ from smalti.models import (
     ControlNetConfig,
     FluxControlNetConfig,
     MMDiTControlNetConfig,
+    QwenImageControlNetConfig,
     RrdbConfig,
     SrvggConfig,
     TaesdConfig,
     controlnet_graph,
     flux_controlnet_graph,
+    qwen_image_controlnet_graph,
     sd3_controlnet_graph,
     taesd_decoder_graph,
     taesd_encoder_graph,
@@ -105,6 +109,8 @@ TINY_FLUX_CONTROL = FluxControlNetConfig(
     **{**vars(TINY_FLUX), "double_blocks": 2, "single_blocks": 1, "axes": (4, 14, 14)})
 TINY_SD3_CONTROL = MMDiTControlNetConfig(
     **{**vars(TINY_MMDIT), "hidden_size": 128, "out_channels": 16}, hint_channels=5)
+TINY_QWEN_CONTROL = QwenImageControlNetConfig(
+    **{**vars(TINY_QWEN_IMAGE), "axes": (4, 14, 14)}, hint_channels=4)
 TRANSFORMERS = {
     "InstantX": TINY_FLUX_CONTROL,
     "union": replace(TINY_FLUX_CONTROL, modes=5, guidance=False),
@@ -112,17 +118,22 @@ TRANSFORMERS = {
     "SD 3": TINY_SD3_CONTROL,
     "SD 3.5 medium": replace(TINY_SD3_CONTROL, qk_norm=True, dual_blocks=1),
     "SD 3.5 large": replace(TINY_SD3_CONTROL, joint=False),
+    "Qwen-Image": TINY_QWEN_CONTROL,
+    "Qwen-Image, inpaint": replace(TINY_QWEN_CONTROL, hint_channels=5, blocks=1),
 }
+OF_CONFIG = {FluxControlNetConfig: (flux_controlnet_graph, flux_controlnet_module),
+             MMDiTControlNetConfig: (sd3_controlnet_graph, sd3_controlnet_module),
+             QwenImageControlNetConfig: (qwen_image_controlnet_graph, qwen_image_controlnet_module)}
+"""Class of a configuration -> the graph that it is of, and the module of diffusers."""
 
 
-def transformer_weights(config: FluxControlNetConfig | MMDiTControlNetConfig) -> Arrays:
-    build = flux_controlnet_graph if isinstance(config, FluxControlNetConfig) \
-        else sd3_controlnet_graph
+def transformer_weights(config: object) -> Arrays:
+    build, _ = OF_CONFIG[type(config)]
     return {name: array for name, array in weights_of(build(config, 1, 4, 4, 1)).items()
             if name.startswith("control_model.")}
 
 
-def shown(found: FluxControlNetConfig | MMDiTControlNetConfig, known: object) -> None:
+def shown(found: object, known: object) -> None:
     """What files show is as known; the rest is no one's business."""
     unseen = {"out_channels"}
     if not getattr(known, "joint", True):
@@ -138,6 +149,7 @@ def shown(found: FluxControlNetConfig | MMDiTControlNetConfig, known: object) ->
                       "t_embedder.mlp.2": "time_text_embed.timestep_embedder.linear_2",
                       "y_embedder.mlp.0": "time_text_embed.text_embedder.linear_1",
                       "y_embedder.mlp.2": "time_text_embed.text_embedder.linear_2"}),
+    ("Qwen-Image", {}), ("Qwen-Image, inpaint", {}),
 ])
 def test_controlnets_of_transformers_as_published(name: str, renamed: dict[str, str],
                                                   tmp_path: Path) -> None:
@@ -168,8 +180,7 @@ def test_the_one_for_edges_is_told_by_number_or_name(kind: int | None, file: str
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_controlnets_of_transformers_in_folders_of_diffusers(name: str, tmp_path: Path) -> None:
     config = TRANSFORMERS[name]
-    build = flux_controlnet_module if isinstance(config, FluxControlNetConfig) \
-        else sd3_controlnet_module
+    _, build = OF_CONFIG[type(config)]
     filled(build(config)).half().save_pretrained(tmp_path)
     opened = open_companion(tmp_path)
     assert set(opened.names()) == set(transformer_weights(config))
@@ -262,6 +273,7 @@ ONE = np.zeros(1, np.float16)
     ({name: array for name, array in CONTROL.items() if ".input_blocks.1" not in name},
      "36 of its tensors do not fit"),
     (changed(CONTROL, lora_controlnet=ONE), "a Control-LoRA"),
+    ({"controlnet_blocks.0.y_rms.weight": ONE, "img_in.weight": ONE}, "blockwise ControlNet"),
     (changed(CONTROL, difference=ONE), "stored as the difference to a model"),
     ({"adapter.body.0.in_conv.weight": ONE, "adapter.conv_in.weight": ONE}, "a T2I-Adapter"),
     ({"taesd.decoder.1.weight": ONE, "taesd.decoder.3.conv.0.weight": ONE}, "neither half"),
@@ -306,6 +318,19 @@ def test_inspect_tells_of_controlnets(config: ControlNetConfig, family: str,
     size = sum(array.size for array in weights.values())
     assert lines["parameters"] == f"{size / 1e6:.1f} M"
     assert lines["precision"] == f"F16 ({len(weights)} tensors)"
+
+
+@pytest.mark.parametrize(("name", "family", "details"), [
+    ("Qwen-Image", "a ControlNet for Qwen-Image", "2 blocks of 64"),
+    ("Qwen-Image, inpaint", "a ControlNet for Qwen-Image, which fills parts of pictures",
+     "1 blocks of 64")])
+def test_inspect_tells_of_controlnets_of_transformers(name: str, family: str, details: str,
+                                                      tmp_path: Path) -> None:
+    stored = {key.removeprefix("control_model."): array
+              for key, array in transformer_weights(TRANSFORMERS[name]).items()}
+    lines = told(write(tmp_path / "control.safetensors", stored))
+    assert (lines["family"], lines["details"]) == (family, details)
+    assert lines["use"].endswith("--control FILE PICTURE")
 
 
 @pytest.mark.parametrize(("config", "family", "details"), [

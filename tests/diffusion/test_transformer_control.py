@@ -162,8 +162,9 @@ def test_pictures_become_latents_as_each_net_was_trained() -> None:
     _, large = NETS["SD 3.5 large"]
     assert SD3.pixels(large, hint).tolist() == SD3.pixels(joint, hint).tolist() == [-1, 0, 1]
     assert SD3.pixels(replace(large, canny=True), hint).tolist() == [0.5, 64.25, 128]
-    np.testing.assert_allclose(SD3.scaled(joint, hint, vae), hint * 1.5305, rtol=1e-6)
-    np.testing.assert_allclose(SD3.scaled(large, hint, vae), (hint - 0.0609) * 1.5305, rtol=1e-5)
+    np.testing.assert_allclose(SD3.scaled(joint, hint, vae)[0, 0], hint * 1.5305, rtol=1e-6)
+    np.testing.assert_allclose(SD3.scaled(large, hint, vae)[0, 0], (hint - 0.0609) * 1.5305,
+                               rtol=1e-5)
 
 
 def test_what_cannot_be_is_refused(nets: dict[str, Companion], tmp_path: Path) -> None:

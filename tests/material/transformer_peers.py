@@ -20,6 +20,7 @@ from smalti.models import (
     MMDiTConfig,
     MMDiTControlNetConfig,
     QwenImageConfig,
+    QwenImageControlNetConfig,
     T5Config,
     ZImageConfig,
 )
@@ -241,6 +242,17 @@ def flux_controlnet_module(config: FluxControlNetConfig) -> Any:
         guidance_embeds=config.guidance, axes_dims_rope=list(config.axes),
         num_mode=config.modes or None,
         conditioning_embedding_channels=config.in_channels if config.hint_channels else None)
+
+
+def qwen_image_controlnet_module(config: QwenImageControlNetConfig) -> Any:
+    """diffusers' QwenImageControlNetModel."""
+    from diffusers import QwenImageControlNetModel
+
+    return QwenImageControlNetModel(
+        in_channels=4 * config.in_channels, num_layers=config.blocks,
+        attention_head_dim=config.head_dim, num_attention_heads=config.heads,
+        joint_attention_dim=config.context_dim, axes_dims_rope=config.axes,
+        extra_condition_channels=4 * (config.hint_channels - config.in_channels))
 
 
 def sd3_controlnet_module(config: MMDiTControlNetConfig) -> Any:

@@ -1,6 +1,6 @@
 """Networks that stand beside a model, each in a file of its own: ControlNets, upscalers, TAESD.
 
-ControlNets are those for UNets, for Flux.1 and for Stable Diffusion 3.
+ControlNets are those for UNets, for Flux.1, for Stable Diffusion 3 and for Qwen-Image.
 
     opened = open_companion("control_v11p_sd15_canny.safetensors")
     graph = controlnet_graph(opened.config, batch=2, height=64, width=64)
@@ -36,6 +36,7 @@ WEIGHTS = "diffusion_pytorch_model"
 OTHERS = {
     "lora_controlnet": "a Control-LoRA, which needs the weights of the model that it was made for",
     "difference": "a ControlNet stored as the difference to a model",
+    "controlnet_blocks.0.y_rms.weight": "a blockwise ControlNet for Qwen-Image, of DiffSynth",
     "adapter.body.0.in_conv.weight": "a T2I-Adapter",
     "body.0.resnets.0.block1.weight": "a T2I-Adapter",
 }

@@ -16,6 +16,7 @@ from smalti.checkpoint.keys import (
 )
 from smalti.checkpoint.keys.transformer_controlnets import (
     flux_controlnet_config,
+    qwen_image_controlnet_config,
     sd3_controlnet_config,
 )
 from smalti.families import families
@@ -35,19 +36,21 @@ from smalti.models import (
     ControlNetConfig,
     FluxControlNetConfig,
     MMDiTControlNetConfig,
+    QwenImageControlNetConfig,
     RrdbConfig,
     SrvggConfig,
     TaesdConfig,
     controlnet_graph,
     flux_controlnet_graph,
+    qwen_image_controlnet_graph,
     sd3_controlnet_graph,
     taesd_decoder_graph,
     taesd_encoder_graph,
     upscaler_graph,
 )
 
-CompanionConfig = (ControlNetConfig | FluxControlNetConfig | MMDiTControlNetConfig | RrdbConfig
-                   | SrvggConfig | TaesdConfig)
+CompanionConfig = (ControlNetConfig | FluxControlNetConfig | MMDiTControlNetConfig
+                   | QwenImageControlNetConfig | RrdbConfig | SrvggConfig | TaesdConfig)
 Shapes = Mapping[str, tuple[int, ...]]
 Stored = Mapping[str, Expression]
 
@@ -124,6 +127,12 @@ def _sd3_stored(shapes: Shapes) -> Stored | None:
     return _by_table(shapes, SD3_CONTROLNET_DIFFUSERS if own_text else sd35_controlnet(shapes))
 
 
+def _qwen_image_stored(shapes: Shapes) -> Stored | None:
+    if {"controlnet_x_embedder.weight", "txt_norm.weight"} <= shapes.keys():
+        return {CONTROL + name: (StoredRows(name),) for name in shapes}
+    return None
+
+
 def _unet_stored(shapes: Shapes) -> Stored | None:
     inner = {name.removeprefix(CONTROL): name for name in shapes if name.startswith(CONTROL)}
     inner = inner or {name: name for name in shapes}  # else the model beside it is passed over
@@ -191,6 +200,16 @@ SD3_CONTROL = CompanionKind(
     details=lambda config: f"{config.blocks} blocks of {config.hidden_size}",
 )
 
+QWEN_IMAGE_CONTROL = CompanionKind(
+    configs=(QwenImageControlNetConfig,),
+    stored=_qwen_image_stored,
+    config=lambda path, shapes, stated: qwen_image_controlnet_config(path, shapes),
+    graphs=lambda config, shapes: [qwen_image_controlnet_graph(config, 1, 2, 2, 1)],
+    title=lambda config: (f"a ControlNet for Qwen-Image"
+                          f"{', which fills parts of pictures' if config.fills else ''}"),
+    details=lambda config: f"{config.blocks} blocks of {config.hidden_size}",
+)
+
 UNET_CONTROL = CompanionKind(
     configs=(ControlNetConfig,),
     stored=_unet_stored,
@@ -249,7 +268,7 @@ UPSCALER = CompanionKind(
     use="smalti upscale PICTURE --model FILE",
 )
 
-KINDS = (FLUX_CONTROL, SD3_CONTROL, UNET_CONTROL, TAESD, UPSCALER)
+KINDS = (FLUX_CONTROL, SD3_CONTROL, QWEN_IMAGE_CONTROL, UNET_CONTROL, TAESD, UPSCALER)
 """In the order in which a file is asked; the last takes what none of the others does."""
 
 

@@ -23,7 +23,7 @@ CONTROLNET_MARKS = (
     "control_model.",
     "zero_convs.0.0.weight",
     "controlnet_cond_embedding.conv_in.weight",
-    "controlnet_blocks.0.weight",
+    "controlnet_blocks.0.",
     "lora_controlnet",
     "input_hint_block.0.weight",
 )

@@ -22,7 +22,7 @@ from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.edges import canny
 from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, ignore
 from smalti.errors import InputError
-from smalti.families.controls import CONTROL_KINDS, ControlKind, control_kind, joined
+from smalti.families.controls import CONTROL_KINDS, ControlKind, joined, misfit
 from smalti.fetch import located
 from smalti.graph.quantised import Quantised
 from smalti.models import VaeConfig, tileable
@@ -36,7 +36,12 @@ TIMES = 1000
 """Training steps: at timestep 999 nothing of a picture is done, at 0 all of it."""
 STRENGTH_MAX = 100.0
 """Far beyond what any net is used with, which is 2; a larger one is a slip."""
-HELD = ("hint", "types", "mode", "context", "vector", "pooled", "guidance")
+TO_FILL = -1.0
+"""What a pixel that is to be filled is for an inpainting ControlNet."""
+OPAQUE = 128
+"""Of 255 that a pixel must have at least in order to stay."""
+NOTHING = np.zeros((), np.float32)
+HELD = ("hint", "types", "mode", "context", "mask", "vector", "pooled", "guidance")
 """Inputs that stay the same for all steps of a picture."""
 
 
@@ -45,7 +50,8 @@ class Control:
     """A ControlNet, the picture that it reads, and how much it counts from when to when.
 
     `picture` is one of any size, or f32[height, width, channels] of the size that is made, in
-    [0, 1] but for an inpainting ControlNet, of which -1 marks what is to be filled. With `edges`,
+    [0, 1] but for an inpainting ControlNet, of which -1 marks what is to be filled; of one for a
+    transformer that is what is transparent in a picture. With `edges`,
     thresholds as of `canny`, the edges of a picture are read instead. `start` and `end` are shares
     of the way from noise to picture, by the times that a model was trained for; `kind` is the
     number of the picture's kind for a union.
@@ -70,6 +76,11 @@ class Control:
         """What is known of ControlNets like this one."""
         return CONTROL_KINDS[type(self.net.config)]
 
+    @property
+    def fills(self) -> bool:
+        """Whether it reads where its picture is to be filled."""
+        return self.net_kind.fills(self.net.config)
+
     def text(self) -> str:
         """What the text of a picture tells of it, as A1111 writes it."""
         return (f"Module: {'none' if self.edges is None else 'canny'}, "
@@ -92,7 +103,10 @@ class Control:
         Raises InputError for an array of another shape.
         """
         if isinstance(self.picture, Image.Image):
-            return as_hint(self.picture, width, height, self.edges)
+            hint = as_hint(self.picture, width, height, self.edges)
+            if self.fills:
+                hint[:, transparent(self.picture, width, height)] = TO_FILL
+            return hint
         expected = [height, width, getattr(self.net.config, "image_channels", 3)]
         if list(self.picture.shape) != expected:
             raise InputError(f"a ControlNet is given f32{list(self.picture.shape)}; expected a "
@@ -112,6 +126,17 @@ def as_hint(picture: Image.Image, width: int, height: int,
     if edges is not None:
         pixels = np.stack([canny(pixels, *edges)] * 3, axis=-1)
     return np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32) / 255
+
+
+def transparent(picture: Image.Image, width: int, height: int) -> Floats:
+    """Where more than half of what lies behind a picture is seen, bool[height, width].
+
+    >>> transparent(Image.new("RGBA", (10, 10), (255, 0, 0, 127)), 16, 8).all()
+    np.True_
+    """
+    alpha = picture.convert("RGBA").getchannel("A").resize((width, height),
+                                                           Image.Resampling.LANCZOS)
+    return np.asarray(alpha) < OPAQUE
 
 
 @dataclass(frozen=True)
@@ -205,12 +230,14 @@ class Controls:
         for number, use in enumerate(self.uses):
             if not use.counts(step):
                 continue
+            rows = slice(0, 1 if use.net_kind.prompt_alone else len(latents))
             channels = use.net_kind.latent_channels(use.net.config)
-            given = {"latent": latents[:, :channels],
-                     "timesteps": timesteps, **conditioning,
-                     **self._own(number, latents, conditioning)}
+            read, told = latents[rows, :channels], {name: part[rows] for name, part
+                                                    in conditioning.items()}
+            given = {"latent": read, "timesteps": timesteps[rows], **told,
+                     **self._own(number, read, told)}
             with self.residents.turn:
-                program = self._program(use, latents, conditioning)
+                program = self._program(use, read, told)
                 outputs = program.run_checked({name: given[name] for name in program.inputs})
             for name, sources in self.joined.sources.items():
                 if sources[number]:
@@ -218,7 +245,7 @@ class Controls:
                     found[name] = found[name] + scaled if name in found else scaled
         shapes = self.uses[0].net_kind.shapes(self.denoiser, list(self.joined.sources),
                                               len(latents), *latents.shape[2:])
-        return {name: found[name] if name in found else np.zeros(shapes[name], np.float32)
+        return {name: np.broadcast_to(found.get(name, NOTHING), shapes[name])
                 for name in self.joined.sources}
 
     def _program(self, use: Control, latents: Floats, conditioning: Conditioning) -> Program:
@@ -269,8 +296,9 @@ class Controls:
             else:
                 vae, encode = self.beside.vae, self.beside.encode
                 hint = use.hint(vae.downscale * width, vae.downscale * height)
-                mean = encode(use.net_kind.pixels(use.net.config, hint))
-                self._hints[key] = use.net_kind.scaled(use.net.config, mean, vae)
+                net, kind = use.net.config, use.net_kind
+                latent = kind.scaled(net, encode(kind.pixels(net, hint)), vae)
+                self._hints[key] = kind.channels(net, latent, hint)
         return self._hints[key]
 
 
@@ -282,20 +310,14 @@ def _key(net: Companion) -> Hashable:
 def _check(use: Control, denoiser: DenoiserConfig) -> None:
     """Raise InputError for a use that cannot be: of a net that was made for another denoiser, of an
     unknown kind of picture, or with numbers outside their ranges."""
-    path, net, kind = use.net.path, use.net.config, control_kind(use.net.config)
-    if kind is None:
-        raise InputError(f"{path} is no ControlNet")
-    if type(denoiser) is not kind.denoiser:
-        raise InputError(f"{path} is a ControlNet for {kind.words}, and this model has none")
-    theirs, fields = kind.same(net)
-    for what in fields:
-        if getattr(denoiser, what) != getattr(theirs, what):
-            raise InputError(
-                f"{path} was made for another model: its {what} are {getattr(theirs, what)}, "
-                f"those of the denoiser {getattr(denoiser, what)}")
-    if why := kind.refuses(net):
+    path, net = use.net.path, use.net.config
+    if why := misfit(net, denoiser):
         raise InputError(f"{path} {why}")
-    if (count := kind.kinds(net)) and not 0 <= use.kind < count:
+    if use.fills and isinstance(use.picture, Image.Image) \
+            and not use.picture.has_transparency_data:
+        raise InputError(f"{path} fills what is transparent in its picture, and this one has "
+                         f"nothing that is; make it transparent where it is to be filled")
+    if (count := use.net_kind.kinds(net)) and not 0 <= use.kind < count:
         raise InputError(f"{path} knows {count} kinds of pictures, 0 to {count - 1}; got "
                          f"{use.kind}")
     if not 0 <= use.start <= use.end <= 1:

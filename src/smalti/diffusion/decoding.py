@@ -14,7 +14,7 @@ import numpy as np
 from smalti.diffusion.request import working_bytes
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.tiles import tiles
-from smalti.models.config import VaeConfig
+from smalti.families.autoencoder import scaling
 
 Floats = np.ndarray
 SIDES = (192, 160, 128, 112, 96, 80, 64, 48, 32)
@@ -45,19 +45,6 @@ def decoded(submodels: Submodels, latent: Floats, directions: str = "",
 
     tile_count(submodels, height, width, side)
     return in_tiles(decode, unscaled, side, vae.downscale, submodels.progress)
-
-
-def scaling(vae: VaeConfig) -> tuple[Floats, Floats]:
-    """What is taken off the latents of an autoencoder, and what they are then multiplied by, to be
-    those that a denoiser works on: f32[1 or channels, 1, 1] each.
-
-    >>> from smalti.models.config import SD_VAE
-    >>> [round(each.item(), 5) for each in scaling(SD_VAE)]
-    [0.0, 0.18215]
-    """
-    mean = np.array(vae.latents_mean or [vae.shift_factor], np.float32)
-    std = np.array(vae.latents_std or [1.0], np.float32)
-    return mean[:, None, None], (np.float32(vae.scaling_factor) / std)[:, None, None]
 
 
 def in_tiles(decode: Callable[[Floats], Floats], latent: Floats, side: int, scale: int,

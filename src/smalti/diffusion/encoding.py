@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from smalti.diffusion.decoding import fitting_side, overlap, scaling
+from smalti.diffusion.decoding import fitting_side, overlap
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.tiles import tiles
+from smalti.families.autoencoder import scaling
 
 Floats = np.ndarray
 PART = "vae_encoder"

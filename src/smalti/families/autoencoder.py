@@ -8,12 +8,14 @@ import re
 from collections.abc import Callable, Iterable
 from functools import partial
 
+import numpy as np
+
 from smalti.families.evidence import Shapes, count, has, most, sizes
 from smalti.families.hints import Hints
 from smalti.families.keys.causal_vae import causal_vae
 from smalti.families.keys.renaming import vae_renaming
 from smalti.families.prefixes import VAE
-from smalti.families.record import Autoencoder, Layout, ModelPart
+from smalti.families.record import Autoencoder, Floats, Layout, ModelPart
 from smalti.graph import Graph
 from smalti.models.causal_vae import causal_decoder_graph, causal_encoder_graph
 from smalti.models.config import FLUX2_VAE, SD_VAE, CausalVaeConfig, VaeConfig
@@ -22,6 +24,18 @@ from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
 
 PACKED = FLUX2_VAE.patch
 """Pixels along a side of what is one of the latent, where there are statistics of it."""
+
+
+def scaling(vae: VaeConfig) -> tuple[Floats, Floats]:
+    """What is taken off the latents of an autoencoder, and what they are then multiplied by, to be
+    those that a denoiser works on: f32[1 or channels, 1, 1] each.
+
+    >>> [round(each.item(), 5) for each in scaling(SD_VAE)]
+    [0.0, 0.18215]
+    """
+    mean = np.array(vae.latents_mean or [vae.shift_factor], np.float32)
+    std = np.array(vae.latents_std or [1.0], np.float32)
+    return mean[:, None, None], (np.float32(vae.scaling_factor) / std)[:, None, None]
 
 
 def vae_config(where: object, shapes: Shapes, hints: Hints, known: VaeConfig) -> VaeConfig:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from smalti.families.autoencoder import scaling
 from smalti.families.record import Floats
 from smalti.graph import Graph
 from smalti.models import (
@@ -20,11 +21,15 @@ from smalti.models import (
     FluxControlNetConfig,
     MMDiTConfig,
     MMDiTControlNetConfig,
+    QwenImageConfig,
+    QwenImageControlNetConfig,
     UNetConfig,
     VaeConfig,
     controlnet_graph,
     flux_control_places,
     flux_controlnet_graph,
+    qwen_image_control_places,
+    qwen_image_controlnet_graph,
     sd3_control_places,
     sd3_controlnet_graph,
 )
@@ -52,11 +57,11 @@ class JoinedControl:
 
 
 def _in_unit_range(net: Any, hint: Floats) -> Floats:
-    return 2 * hint - 1
+    return 2 * np.maximum(hint, 0) - 1
 
 
-def _shifted(net: Any, vae: VaeConfig) -> float:
-    return vae.shift_factor
+def _as_it_is(net: Any, latent: Floats, hint: Floats) -> Floats:
+    return latent
 
 
 def _nothing(net: Any, rows: int, given: Mapping[str, Floats], kind: int) -> dict[str, Floats]:
@@ -89,7 +94,10 @@ class ControlKind:
     downscale        (net) -> pixels of the picture per latent pixel, along one side; 0 for one that
                      reads a latent
     pixels           (net, picture in [0, 1]) -> as the autoencoder encodes it for the net
-    shift            (net, autoencoder) -> what is taken off the encoder's mean
+    shifted          (net) -> whether its latent is shifted as that of the denoiser is
+    fills            (net) -> whether it reads where a picture is to be filled, which is -1 there
+    channels         (net, latent of the picture, picture) -> all channels of what it reads
+    prompt_alone     whether what it gives for the first prompt is added for all others, too
     conditions       (net, rows, what the denoiser is told, kind of the picture) -> what the net is
                      told besides latent, time and text
     """
@@ -106,12 +114,16 @@ class ControlKind:
     latent_channels: Callable[[Any], int] = _latent_of_net
     downscale: Callable[[Any], int] = lambda net: 0
     pixels: Callable[[Any, Floats], Floats] = _in_unit_range
-    shift: Callable[[Any, VaeConfig], float] = _shifted
+    shifted: Callable[[Any], bool] = lambda net: True
+    fills: Callable[[Any], bool] = lambda net: False
+    channels: Callable[[Any, Floats, Floats], Floats] = _as_it_is
+    prompt_alone: bool = False
     conditions: Callable[..., dict[str, Floats]] = _nothing
 
     def scaled(self, net: object, mean: Floats, vae: VaeConfig) -> Floats:
         """The latent of a picture, of the encoder's mean, as a net reads it."""
-        return (mean - np.float32(self.shift(net, vae))) * np.float32(vae.scaling_factor)
+        shift, factor = scaling(vae)
+        return (mean - shift if self.shifted(net) else mean) * factor
 
 
 # ---------------------------------------------------------------------- UNets
@@ -239,11 +251,50 @@ SD3 = ControlKind(
     kinds=lambda net: 0,
     refuses=_sd3_refuses,
     pixels=_sd3_pixels,
-    shift=lambda net, vae: 0.0 if net.joint else vae.shift_factor,  # as InstantX trained
+    shifted=lambda net: not net.joint,  # as InstantX trained
     conditions=_sd3_conditions,
 )
 
-CONTROL_KINDS: Mapping[type, ControlKind] = {kind.config: kind for kind in (UNET, FLUX, SD3)}
+
+def _qwen_image_joined(denoiser: QwenImageConfig,
+                       nets: Sequence[QwenImageControlNetConfig]) -> JoinedControl:
+    (merged,), sources = _joined_behind(
+        {"": [qwen_image_control_places(net, denoiser) for net in nets]})
+    return JoinedControl(merged, sources)
+
+
+def _qwen_image_channels(net: QwenImageControlNetConfig, latent: Floats, hint: Floats) -> Floats:
+    """Behind the latent 1 where the picture stays, as its pixels at the corners of those of the
+    latent tell."""
+    if not net.fills:
+        return latent
+    step = hint.shape[1] // latent.shape[1]
+    stays = (hint[:1, ::step, ::step] >= 0).astype(np.float32)
+    return np.concatenate([latent, stays])
+
+
+def _qwen_image_refuses(net: QwenImageControlNetConfig) -> str:
+    return "" if net.fills or net.hint_channels == net.in_channels else (
+        f"reads {net.hint_channels} channels, which are not made of a picture; expected "
+        f"{net.in_channels}, or one more for inpainting")
+
+
+QWEN_IMAGE = ControlKind(
+    config=QwenImageControlNetConfig,
+    denoiser=QwenImageConfig,
+    words="Qwen-Image",
+    graph=lambda net, denoiser, *shape: qwen_image_controlnet_graph(net, *shape),
+    joined=_qwen_image_joined,
+    same=lambda net: (net, ["hidden_size", "heads", "context_dim", "in_channels"]),
+    kinds=lambda net: 0,
+    refuses=_qwen_image_refuses,
+    fills=lambda net: net.fills,
+    channels=_qwen_image_channels,
+    prompt_alone=True,  # as its authors' pipeline does
+)
+
+CONTROL_KINDS: Mapping[type, ControlKind] = {
+    kind.config: kind for kind in (UNET, FLUX, SD3, QWEN_IMAGE)}
 """Class of a ControlNet's configuration -> its kind."""
 
 
@@ -254,6 +305,28 @@ def control_kind(net: object) -> ControlKind | None:
     'FLUX.1'
     """
     return CONTROL_KINDS.get(type(net))
+
+
+def misfit(net: object, denoiser: DenoiserConfig) -> str:
+    """Why a ControlNet cannot steer a denoiser, to be said behind its name; "" where it can.
+
+    >>> from smalti.models import FLUX_DEV, SD1_UNET
+    >>> misfit(FluxControlNetConfig(3072, 24, 12288), SD1_UNET)
+    'is a ControlNet for FLUX.1, and this model has none'
+    >>> misfit(FluxControlNetConfig(3072, 24, 12288), FLUX_DEV)
+    ''
+    """
+    kind = control_kind(net)
+    if kind is None:
+        return "is no ControlNet"
+    if type(denoiser) is not kind.denoiser:
+        return f"is a ControlNet for {kind.words}, and this model has none"
+    theirs, fields = kind.same(net)
+    for what in fields:
+        if getattr(denoiser, what) != getattr(theirs, what):
+            return (f"was made for another model: its {what} are {getattr(theirs, what)}, those of "
+                    f"the denoiser {getattr(denoiser, what)}")
+    return kind.refuses(net)
 
 
 def joined(denoiser: DenoiserConfig, nets: Sequence[object]) -> JoinedControl:

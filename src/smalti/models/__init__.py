@@ -59,6 +59,10 @@ from smalti.models.qwen_image import (
     qwen_image_graph,
     qwen_image_modulation_graph,
 )
+from smalti.models.qwen_image_controlnet import (
+    qwen_image_control_places,
+    qwen_image_controlnet_graph,
+)
 from smalti.models.qwen_vision import qwen_vision_graph
 from smalti.models.rrdb import rrdb_graph
 from smalti.models.srvgg import srvgg_graph
@@ -91,6 +95,7 @@ from smalti.models.transformer_config import (
     MMDiTConfig,
     MMDiTControlNetConfig,
     QwenImageConfig,
+    QwenImageControlNetConfig,
     T5Config,
     ZImageConfig,
 )
@@ -107,16 +112,17 @@ __all__ = [
     "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL", "TAESD", "TAESD3", "VEGA_UNET", "WAN_VAE",
     "Z_IMAGE", "AnimaConfig", "CausalVaeConfig", "ChromaConfig", "ClipTextConfig",
     "ControlNetConfig", "Flux2Config", "FluxConfig", "FluxControlNetConfig", "Krea2Config",
-    "LanguageConfig", "Lumina2Config", "MMDiTConfig", "MMDiTControlNetConfig", "MobileNetV2Config",
-    "ModelConfig", "QwenImageConfig", "RrdbConfig", "SrvggConfig", "T5Config", "TaesdConfig",
-    "UNetConfig", "VaeConfig", "VisionConfig", "ZImageConfig", "anima_graph", "anima_text_graph",
-    "causal_decoder_graph", "causal_encoder_graph", "chroma_graph", "chroma_modulation_graph",
-    "clip_text_graph", "controlnet_graph", "flux2_graph", "flux_control_places",
-    "flux_controlnet_graph", "flux_double_block_graph", "flux_graph", "flux_modulation_graph",
-    "krea2_graph", "krea2_text_graph", "language_graph", "mmdit_graph", "mobilenet_v2_graph",
-    "picture_angles", "qwen_image_block_graph", "qwen_image_graph", "qwen_image_modulation_graph",
-    "qwen_vision_graph", "rrdb_graph", "sd3_control_places", "sd3_controlnet_graph", "srvgg_graph",
-    "t5_graph", "taesd_decoder_graph", "taesd_encoder_graph", "tileable", "unet_graph",
-    "upscaler_graph", "vae_decoder_graph", "vae_encoder_graph", "z_image_block_graph",
-    "z_image_graph",
+    "LanguageConfig", "Lumina2Config", "MMDiTConfig", "MMDiTControlNetConfig",
+    "MobileNetV2Config", "ModelConfig", "QwenImageConfig", "QwenImageControlNetConfig",
+    "RrdbConfig", "SrvggConfig", "T5Config", "TaesdConfig", "UNetConfig", "VaeConfig",
+    "VisionConfig", "ZImageConfig", "anima_graph", "anima_text_graph", "causal_decoder_graph",
+    "causal_encoder_graph", "chroma_graph", "chroma_modulation_graph", "clip_text_graph",
+    "controlnet_graph", "flux2_graph", "flux_control_places", "flux_controlnet_graph",
+    "flux_double_block_graph", "flux_graph", "flux_modulation_graph", "krea2_graph",
+    "krea2_text_graph", "language_graph", "mmdit_graph", "mobilenet_v2_graph", "picture_angles",
+    "qwen_image_block_graph", "qwen_image_control_places", "qwen_image_controlnet_graph",
+    "qwen_image_graph", "qwen_image_modulation_graph", "qwen_vision_graph", "rrdb_graph",
+    "sd3_control_places", "sd3_controlnet_graph", "srvgg_graph", "t5_graph",
+    "taesd_decoder_graph", "taesd_encoder_graph", "tileable", "unet_graph", "upscaler_graph",
+    "vae_decoder_graph", "vae_encoder_graph", "z_image_block_graph", "z_image_graph",
 ]

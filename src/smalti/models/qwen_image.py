@@ -77,8 +77,9 @@ def qwen_image_graph(config: QwenImageConfig, batch: int, height: int, width: in
     become tokens of their own; with `config.clean` these are modulated by the vectors of time 0,
     which are an input `clean` of the shape of `modulation`.
     `control` holds for each block the number of the input `control.0`, ... f32[batch, height / 2 *
-    width / 2, hidden_size] that is added to the image tokens behind it, -1 for none. Raises
-    InputError for an odd size, for axes that do not make up a head, or for other numbers of blocks.
+    width / 2, hidden_size], in `STREAM_UNIT`, that is added to the image tokens behind it, -1 for
+    none. Raises InputError for an odd size, for axes that do not make up a head, or for other
+    numbers of blocks.
 
     >>> from smalti.models import QWEN_IMAGE
     >>> g = qwen_image_graph(QWEN_IMAGE, batch=1, height=128, width=96, length=64)
@@ -93,26 +94,24 @@ def qwen_image_graph(config: QwenImageConfig, batch: int, height: int, width: in
     others = reference_inputs(g, config, batch, referenced)
     context = g.input("context", (batch, length, config.context_dim))
     hidden = hidden_scores(g.input("mask", (batch, length)), tokens_of(sizes, PATCH))
-    source = given_modulations(g, config, batch) if modulated else _computed(g, config, batch)
+    source = given_modulations(g, config, batch) if modulated else computed(g, config, batch)
     clean = given_modulations(g, config, batch, "clean") if referenced and config.clean else None
     controls = control_inputs(g, "control.", control, config.blocks,
                               (batch, tokens, config.hidden_size))
     with g.scope(PREFIX):
         seen = [linear(side_by_side([patches(each, PATCH) for each in stream]), "img_in",
                        config.hidden_size) * STREAM_UNIT for stream in ([latent], others) if stream]
-        txt = linear(rms_norm(context, "txt_norm", config.eps), "txt_in",
-                     config.hidden_size) * STREAM_UNIT
-        streams = {"txt": txt, **dict(zip(PICTURES, seen))}                  # [n, t, c]
-        angles = _angles(g, length, sizes, config)
+        streams = {"txt": text_tokens(context, config), **dict(zip(PICTURES, seen))}  # [n, t, c]
+        angles = angles_of(g, length, sizes, config)
         for i in range(config.blocks):
             with g.scope(f"transformer_blocks.{i}"):
-                parts = _modulations(source, i)
-                parts[PICTURES[1]] = parts["img"] if clean is None else _modulations(
+                parts = block_modulations(source, i)
+                parts[PICTURES[1]] = parts["img"] if clean is None else block_modulations(
                     clean, i)["img"]
-                streams = _block(streams, parts, angles, hidden, config)
+                streams = block(streams, parts, angles, hidden, config)
             steering = controls[i]
             if steering is not None:
-                streams["img"] = streams["img"] + steering * STREAM_UNIT
+                streams["img"] = streams["img"] + steering
         scale, shift = source("norm_out.linear", OF_BLOCK * config.blocks, 2)
         y = modulated_norm(streams["img"], shift, scale, config.eps * STREAM_UNIT**2)
         y = linear(y, "proj_out", PATCH * PATCH * config.out_channels)
@@ -133,11 +132,11 @@ def qwen_image_modulation_graph(config: QwenImageConfig, batch: int = 1) -> Grap
     ((20, 722, 3072), 246)
     """
     g, parts = Graph("qwen_image_modulation"), []
-    source = _computed(g, config, batch)
+    source = computed(g, config, batch)
     with g.scope(PREFIX):
         for i in range(config.blocks):
             with g.scope(f"transformer_blocks.{i}"):
-                parts += [vector for stream in _modulations(source, i).values()
+                parts += [vector for stream in block_modulations(source, i).values()
                           for vector in stream]
         parts += source("norm_out.linear", OF_BLOCK * config.blocks, 2)
     g.output("modulation", g.apply("concat", *parts, axis=1).reshape(batch, -1, config.hidden_size))
@@ -164,8 +163,8 @@ def qwen_image_block_graph(config: QwenImageConfig, image_tokens: int, text_toke
     cos, sin = (g.input(name, (1, text_tokens + image_tokens, config.head_dim // 2))
                 for name in ("cos", "sin"))
     with g.scope("transformer_blocks.0"):
-        parts = _modulations(lambda name, _, count: modulation(vec, name, count), 0)
-        found = _block({"txt": txt, "img": img}, parts, (cos, sin), None, config)
+        parts = block_modulations(lambda name, _, count: modulation(vec, name, count), 0)
+        found = block({"txt": txt, "img": img}, parts, (cos, sin), None, config)
     for name in ("img", "txt"):
         g.output(name, found[name])
     return g
@@ -174,22 +173,22 @@ def qwen_image_block_graph(config: QwenImageConfig, image_tokens: int, text_toke
 # ---------------------------------------------------------------------- conditions
 
 
-def _computed(g: Graph, config: QwenImageConfig, batch: int) -> Source:
-    """Vectors of the input timesteps."""
+def computed(g: Graph, config: QwenImageConfig, batch: int, prefix: str = PREFIX) -> Source:
+    """Vectors of the input timesteps, made by the weights below `prefix`."""
     timesteps = g.input("timesteps", (batch,))
-    with g.scope(f"{PREFIX}.time_text_embed.timestep_embedder"):
+    with g.scope(f"{prefix}.time_text_embed.timestep_embedder"):
         vec = linear(timestep_embedding(timesteps, TIME_FEATURES), "linear_1", config.hidden_size)
         vec = linear(silu(vec), "linear_2", config.hidden_size)              # [n, c]
     return lambda name, first, count: modulation(vec, name, count)
 
 
-def _modulations(source: Source, block: int) -> dict[str, list[Value]]:
+def block_modulations(source: Source, block: int) -> dict[str, list[Value]]:
     """Six vectors [n, c] each for the image and for the text of a block."""
     first = OF_BLOCK * block
     return {"img": source("img_mod.1", first, 6), "txt": source("txt_mod.1", first + 6, 6)}
 
 
-def _angles(g: Graph, length: int, sizes: Sizes, config: QwenImageConfig) -> Angles:
+def angles_of(g: Graph, length: int, sizes: Sizes, config: QwenImageConfig) -> Angles:
     """Of the tokens of a text, then of those of images: their number, rows and columns of each.
 
     An image stands around 0 with its middle, so that sizes between those of training are between
@@ -209,10 +208,16 @@ def _angles(g: Graph, length: int, sizes: Sizes, config: QwenImageConfig) -> Ang
     return cos, sin
 
 
+def text_tokens(context: Value, config: QwenImageConfig) -> Value:
+    """The tokens of a text [n, t, c]."""
+    return linear(rms_norm(context, "txt_norm", config.eps), "txt_in",
+                  config.hidden_size) * STREAM_UNIT
+
+
 # ---------------------------------------------------------------------- blocks
 
 
-def _block(streams: dict[str, Value], modulations: dict[str, list[Value]], angles: Angles,
+def block(streams: dict[str, Value], modulations: dict[str, list[Value]], angles: Angles,
            hidden: Value | None, config: QwenImageConfig) -> dict[str, Value]:
     """Text and image [n, t, c], in this order, after attention to both and an MLP each; `hidden`
     [n, 1, 1, t] is added to all scores."""

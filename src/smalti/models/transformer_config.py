@@ -448,6 +448,21 @@ class QwenImageConfig(TransformerConfig):
 
 
 @dataclass(frozen=True)
+class QwenImageControlNetConfig(QwenImageConfig):
+    """A ControlNet for Qwen-Image: some of its blocks, which also read a picture's latent.
+
+    `hint_channels` are those of the latent; one more with a mask behind, for inpainting.
+    """
+
+    hint_channels: int = 16
+
+    @property
+    def fills(self) -> bool:
+        """Whether it reads where a picture is to be filled."""
+        return self.hint_channels == self.in_channels + 1
+
+
+@dataclass(frozen=True)
 class Krea2Config(TransformerConfig):
     """Krea 2 (Krea 2026): one stream of text and image, whose heads of queries share fewer of keys.
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from smalti.graph import Value
 
 
-def linear(x: Value, name: str, features: int, *, bias: bool = True) -> Value:
+def linear(x: Value, name: str, features: int, *, bias: bool = True,
+           unit: float = 1.0) -> Value:
     """x @ weight^T + bias: x [..., i] -> [..., features].
 
-    Reads `name.weight` [features, i], as checkpoints store it, and `name.bias` [features].
+    Reads `name.weight` [features, i], as checkpoints store it, and `name.bias` [features]. Where x
+    is in a `unit`, so is what is given.
     Raises InputError when x has fewer than two axes.
 
     >>> from smalti.graph import Graph
@@ -22,4 +24,7 @@ def linear(x: Value, name: str, features: int, *, bias: bool = True) -> Value:
     with g.scope(name):
         weight = g.parameter("weight", (features, x.shape[-1]))
         y = g.apply("mat_mul", x, weight.transpose(1, 0))
-        return y + g.parameter("bias", (features,)) if bias else y
+        if not bias:
+            return y
+        added = g.parameter("bias", (features,))
+        return y + (added if unit == 1.0 else added * unit)

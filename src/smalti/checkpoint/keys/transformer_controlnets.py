@@ -5,8 +5,13 @@ from __future__ import annotations
 from smalti.families.evidence import Shapes, Shown
 from smalti.families.keys.renaming import CONTROL
 from smalti.families.records.flux import condition_fields, flux_fields
+from smalti.families.records.qwen_image import qwen_image_fields
 from smalti.families.records.sd3 import JOINT, embedding_fields, mmdit_fields
-from smalti.models.transformer_config import FluxControlNetConfig, MMDiTControlNetConfig
+from smalti.models.transformer_config import (
+    FluxControlNetConfig,
+    MMDiTControlNetConfig,
+    QwenImageControlNetConfig,
+)
 
 
 def flux_controlnet_config(where: object, shapes: Shapes) -> FluxControlNetConfig:
@@ -45,3 +50,11 @@ def sd3_controlnet_config(where: object, shapes: Shapes,
         blocks=found.blocks("joint_blocks"),
         hint_channels=hint,
     )
+
+
+def qwen_image_controlnet_config(where: object, shapes: Shapes) -> QwenImageControlNetConfig:
+    """A ControlNet of Qwen-Image. Raises CheckpointError where a number cannot be seen."""
+    found = Shown(where, shapes, CONTROL)
+    return QwenImageControlNetConfig(
+        **qwen_image_fields(found),
+        hint_channels=found.parts(found.size("controlnet_x_embedder.weight", 1), 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from smalti.families import language
 from smalti.families.autoencoder import CAUSAL
@@ -64,19 +65,26 @@ def qwen_image_config(where: object, shapes: Shapes, hints: Hints, *, references
     """The transformer of Qwen-Image, or of Edit, which reads so many other pictures, `clean` or not
     unless the file says so. Raises CheckpointError where a number cannot be seen."""
     found = Shown(where, shapes)
+    return QwenImageConfig(
+        **qwen_image_fields(found),
+        out_channels=found.parts(found.size("proj_out.weight", 0), 4),
+        references=references,
+        clean=bool(references) and (found.has(CLEAN) or (
+            clean if hints.clean is None else hints.clean)),
+    )
+
+
+def qwen_image_fields(found: Shown) -> dict[str, Any]:
+    """What the model and its ControlNets have in common."""
     hidden = found.size("img_in.weight", 0)
     head_dim = found.size("transformer_blocks.0.attn.norm_q.weight", 0)
-    return QwenImageConfig(
+    return dict(
         hidden_size=hidden,
         heads=found.parts(hidden, head_dim),
         mlp_size=found.size("transformer_blocks.0.img_mlp.net.0.proj.weight", 0),
         blocks=found.blocks("transformer_blocks"),
         in_channels=found.parts(found.size("img_in.weight", 1), 4),
-        out_channels=found.parts(found.size("proj_out.weight", 0), 4),
         context_dim=found.size("txt_in.weight", 1),
-        references=references,
-        clean=bool(references) and (found.has(CLEAN) or (
-            clean if hints.clean is None else hints.clean)),
         axes=found.axes(head_dim, INDEX_SHARE, PLACE_SHARE),
     )
 
