@@ -46,7 +46,7 @@ TOOLS = ("llvm-mca-22", "llvm-mca-21", "llvm-mca-20", "llvm-mca-19", "llvm-mca")
 """Names of the analyser, newest first: models of cores have become better with every version."""
 MULTIPLY_ADDS = re.compile(
     r"\b(?:v?fn?madd\w*|vfn?m(?:add|sub)\w+|vdpbf16ps|fml[as]l?2?|bfmmla|bfdot|bfmlal[bt]|[su]mmla|"
-    r"usmmla|[su]dot|usdot)\b")
+    r"usmmla|[su]dot|usdot|sudot)\b")
 """Instructions that multiply and add vectors, in the syntax of LLVM."""
 
 
@@ -224,6 +224,33 @@ def depthwise() -> Graph:
     return g
 
 
+def product_of_bytes(tokens: int = 256) -> Graph:
+    """A product of bytes by integers of 8 bits, with sums of 32, read where they lie."""
+    g = Graph("product of bytes")
+    x, w = g.input("x", (tokens, 640), "u8"), g.parameter("w", (640, 640), "i8")
+    g.output("y", g.apply("mat_mul_integer", x, w.transpose(1, 0), g.constant(128, "u8"),
+                          g.constant(0, "i8")))
+    return g
+
+
+def convolution_of_bytes(channels: int, size: int, kernel: int) -> Graph:
+    """A convolution of bytes, as in a quantised model."""
+    g = Graph("convolution of bytes")
+    x = g.input("x", (1, channels, size, size), "u8")
+    w = g.parameter("w", (channels, channels, kernel, kernel), "i8")
+    g.output("y", g.apply("conv_integer", x, w, g.constant(3, "u8"), g.constant(0, "i8"),
+                          pads=(kernel // 2,) * 4))
+    return g
+
+
+def product_of_codes(tokens: int = 256) -> Graph:
+    """A product of bytes by the codes of weights that a file has in blocks."""
+    g = Graph("product of codes")
+    x, w = g.input("x", (tokens, 640), "u8"), g.parameter("w", (640, 640))
+    g.output("y", g.apply("mat_mul_rounded", x, w.transpose(1, 0), g.constant(128, "u8")))
+    return g
+
+
 KERNELS = {
     "product": (product, {}, "f32"),
     "conv 3x3 of 16 channels": (lambda: convolution(16, 64), {}, "f32"),
@@ -239,8 +266,21 @@ KERNELS = {
 """Graphs of a kernel, what is asked of their compilation, and its precision."""
 
 
-PRODUCTS = ("product", "conv 3x3 of 16 channels", "conv 3x3 Winograd", "conv 1x1", "attention")
-"""Kernels whose inner loop is a micro-kernel of f32, of which the share of the peak is asked."""
+BYTES = {
+    "product of bytes": (product_of_bytes, {}, "f32"),
+    "conv 3x3 of bytes": (lambda: convolution_of_bytes(128, 32, 3), {}, "f32"),
+    "conv 1x1 of bytes": (lambda: convolution_of_bytes(128, 32, 1), {}, "f32"),
+    "product of bytes of 4 tokens": (lambda: product_of_bytes(4), {}, "f32"),
+    "product of bytes by codes of q8": (product_of_codes, {"weights": "q8"}, "f32"),
+    "product of bytes by codes of q4_min": (product_of_codes, {"weights": "q4_min"}, "f32"),
+}
+"""The same of levels that multiply bytes. A multiply-add is then of all that an instruction takes:
+16 products of `sdot`, 32 of `usmmla`."""
+
+
+PRODUCTS = ("product", "conv 3x3 of 16 channels", "conv 3x3 Winograd", "conv 1x1", "attention",
+            "product of bytes", "conv 3x3 of bytes", "conv 1x1 of bytes")
+"""Kernels whose inner loop is a micro-kernel, of which the share of the peak is asked."""
 
 
 WHOLE = ("depthwise 3x3",)
@@ -253,7 +293,7 @@ BEGUN = ("depthwise 3x3",)
 
 def made(name: str, level_name: str) -> Module:
     """The module of a kernel for a feature level, for one thread."""
-    graph, asked, precision = KERNELS[name]
+    graph, asked, precision = {**KERNELS, **BYTES}[name]
     weights = (("w", asked["weights"]),) if "weights" in asked else ()
     winograd = (("w", asked["winograd"]),) if "winograd" in asked else ()
     chosen = level(level_name)
@@ -303,7 +343,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cores", help="names of `CORES`, with commas; default: all of AArch64")
     parser.add_argument("--level", default="neon", choices=list(LEVELS))
-    parser.add_argument("--kernels", help="names of `KERNELS`, with commas")
+    parser.add_argument("--kernels", help="names of `KERNELS` or `BYTES`, with commas")
     parser.add_argument("--mca", help="the analyser; default: the newest that is installed")
     parser.add_argument("--measure", action="store_true", help="also run the kernels on this CPU")
     parser.add_argument("--show", action="store_true", help="also print the loops")
@@ -313,7 +353,8 @@ def main() -> int:
         parser.error("llvm-mca is not installed: Debian's package is llvm-22")
     names = (arguments.cores.split(",") if arguments.cores else
              [name for name, core in CORES.items() if core.triple == "aarch64"])
-    kernels = arguments.kernels.split(",") if arguments.kernels else list(KERNELS)
+    kernels = arguments.kernels.split(",") if arguments.kernels else [
+        *KERNELS, *(BYTES if level(arguments.level).quads else ())]
     print(f"| kernel, {arguments.level} | instructions (multiply-adds) | {' | '.join(names)} |"
           + " measured |" * arguments.measure)
     print("| --- " * (2 + len(names) + arguments.measure) + "|")

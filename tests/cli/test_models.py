@@ -188,7 +188,7 @@ def test_engine_files_are_explained_for_devices_that_they_have_code_for(
     (("run", "small.onnx", "x=x.npy", "x=x.npy"), "given twice"),
     (("compile", "small.onnx"), "leaves dimensions open"),
     (("compile", "small.onnx", "--shape", "rows"), "--shape is 'rows'"),
-    (("compile", "small.onnx", "--shape", "rows=3", "--target", "sse"), "known: neon, neon_bf16, "),
+    (("compile", "small.onnx", "--shape", "rows=3", "--target", "sse"), "known: neon, neon_dot, "),
     (("compile", "small.onnx", "--shape", "rows=3", "--target", ""), "--target is ''; expected"),
     (("compile", "small.onnx", "--shape", "rows=3", "-o", "a.onnx"), "a name that ends in .smalti"),
     (("run", "small.onnx", "x="), "the input is 'x='; expected NAME=FILE.npy"),

@@ -36,7 +36,7 @@ from smalti.schedule.arithmetic import arithmetic
 Arrays = dict[str, np.ndarray]
 Pick = Callable[[Kernel, Limits, str], Schedule]
 INTEGER_LEVELS = [name for name in available_levels() if level(name).integers]
-LEVELS = [name for name in available_levels() if not name.endswith("_vnni")]
+LEVELS = [name for name in available_levels() if not name.endswith(("_vnni", "_dot"))]
 """Levels whose names end so differ from another one in products of integers only."""
 MARGIN_BYTES = 256
 MARGIN, NAN = 0xA5, 0xFF

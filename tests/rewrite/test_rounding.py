@@ -106,14 +106,14 @@ def test_kernels_compute_the_rewritten_graph(build: Callable[[], Graph]) -> None
     graph = build()
     inputs, weights = arrays(graph)
     plain = evaluate(graph, inputs, weights)["y"]
-    for name in ("avx2", "avx512_vnni"):
+    for name in ("avx2", "avx512_vnni", "neon_dot", "neon_bf16"):
         if name not in available_levels():
             continue
         chosen = partial(candidates, windows=TARGETS[name].multiplies_bytes)
         paired = TARGETS[name].pairs_of_bytes
         wanted = evaluate(rewrite(graph, lambda node: True, chosen, paired), inputs, weights)["y"]
         found = []
-        for threads in (1, 3)[:1 + (name == "avx2")]:
+        for threads in (1, 3)[:1 + (name in ("avx2", "neon_dot"))]:
             program = compile_graph(graph, precision="int8", target=name, threads=threads)
             program.bind(weights)
             found.append(program.run(inputs)["y"])

@@ -26,8 +26,9 @@ ENGINE, ONNX = ".smalti", ".onnx"
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, metavar="FILE",
               help="Engine file to write. Default: MODEL with .smalti for .onnx.")
 @click.option("--target", default=None, metavar="TARGETS",
-              help="avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, neon, neon_bf16, vulkan or "
-                   "wgpu for any GPU, or several with commas. Default: this CPU's best.")
+              help="avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, neon, neon_dot, neon_bf16, "
+                   "vulkan or wgpu for any GPU, or several with commas. Default: this CPU's "
+                   "best.")
 @click.option("--precision", default=None,
               help="f32, bf16 or int8. Default: f32, or that of a .smalti.")
 @click.option("--threads", type=int, default=None,
@@ -61,8 +62,8 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
                          f"`smalti run` knows an engine file")
     if target is not None and not names(target):
         raise InputError(f"--target is {target!r}; expected avx2, avx2_vnni, avx512, "
-                         f"avx512_vnni, avx512_bf16, neon, neon_bf16, vulkan or wgpu, or several "
-                         f"with commas")
+                         f"avx512_vnni, avx512_bf16, neon, neon_dot, neon_bf16, vulkan or wgpu, "
+                         f"or several with commas")
     check_writable([output])
     with ending_at_once():
         from smalti.runtime import engine_writer

@@ -27,6 +27,7 @@ from smalti.fuse.support import (
     POOLS,
     ROUNDED_PRODUCTS,
     VIEWS,
+    WORDS,
     When,
     elementwise,
     lacking,
@@ -99,7 +100,7 @@ def decide(graph: Graph, held: Collection[str] = (), functions: Collection[str] 
     ['mul']
     """
     if functions is None:
-        functions = INTEGER_PRODUCTS | {
+        functions = INTEGER_PRODUCTS | {WORDS} | {
             name for name, operation in OPERATIONS.items() if operation.pointwise}
     hosted = {node: why for node in graph.nodes if (why := lacking(node, functions))}
     users, when = graph.users(), whens(graph, held)

@@ -12,6 +12,9 @@ ROUNDED_PRODUCTS = {"conv_rounded", "mat_mul_rounded"}
 """Products of integers of 8 bits and of numbers that are rounded to such."""
 INTEGER_PRODUCTS = {"conv_integer", "mat_mul_integer"} | ROUNDED_PRODUCTS
 """Products of integers of 8 bits, with sums of 32 bits."""
+WORDS = "products of words"
+"""Among the functions of a target: integers of 16 bits are multiplied, which any factors are, less
+their zero points; else those that are bytes alone."""
 CONVOLUTIONS = {"conv", "conv_integer", "conv_rounded"}
 PRODUCTS = {"mat_mul", "mat_mul_integer", "mat_mul_rounded"}
 DEPTHWISE_TAPS_MAX = 256
@@ -130,7 +133,17 @@ def _lacking_of_integers(node: Node, functions: Collection[str]) -> str:
         return f"{name} of {b.shape[1]} channels, of which f32 makes as exact sums"
     if len(node.output.shape) > 4 or not _understood(node):
         return _no_kernel(node)
+    if WORDS not in functions and not of_bytes(node):
+        return f"{name} of factors that no bytes are, of which f32 makes as exact sums"
     return ""
+
+
+def of_bytes(node: Node) -> bool:
+    """True if the factors of a product of integers are bytes, those of the second one with a sign,
+    and their zero points are known, as `schedule.merge.bytes_shift` asks of its kernel."""
+    _, b, a_zero, b_zero = node.inputs
+    sign = 128 if b.dtype == "u8" else 0
+    return a_zero.kind == b_zero.kind == "constant" and int(b_zero.data.flat[0]) == sign
 
 
 def depthwise(node: Node) -> bool:

@@ -27,7 +27,7 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     are f32 whatever it is ("auto" is f32; see `fuse.precision`). With "int8" large layers multiply
     integers of 8 bits (see `rewrite.rounding`), but those whose weights are `kept`, and all else is
     bf16, or f32 where the CPU does not multiply bf16. `target` forces a feature level of x86 (avx2,
-    avx2_vnni, avx512, avx512_vnni, avx512_bf16) or AArch64 (neon, neon_bf16). Inputs
+    avx2_vnni, avx512, avx512_vnni, avx512_bf16) or AArch64 (neon, neon_dot, neon_bf16). Inputs
     named in `held` are expected to stay the same for many runs: what depends on no other is
     computed again only when one of them changes. `weights` names the dtype of parameters that will
     be given as "f16" or "bf16", or as `Quantised` of one of its `FORMATS`: those that fill memory

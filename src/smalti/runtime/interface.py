@@ -116,10 +116,10 @@ class Program(ABC):
         """Write an engine file, of which `smalti.load` makes a program without compiling.
 
         `targets` are the feature levels to hold code for (avx2, avx2_vnni, avx512, avx512_vnni,
-        avx512_bf16, neon, neon_bf16), which this CPU need not have; default: the one in use. The
-        hashes of `weights`, given as for `bind`, are noted; `with_weights` embeds them. Raises
-        InputError for an unknown target, for weights that do not fit, and where shapes depend on
-        data; OutputError when `path` cannot be written.
+        avx512_bf16, neon, neon_dot, neon_bf16), which this CPU need not have; default: the one in
+        use. The hashes of `weights`, given as for `bind`, are noted; `with_weights` embeds them.
+        Raises InputError for an unknown target, for weights that do not fit, and where shapes
+        depend on data; OutputError when `path` cannot be written.
         """
         if self.recipe is None:
             raise InputError(f"{self.name}: only programs of one static graph become engine files; "

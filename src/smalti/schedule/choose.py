@@ -39,6 +39,7 @@ from smalti.schedule.merge import (
     weights_bound,
 )
 from smalti.schedule.schedule import (
+    BLOCKS,
     FACTOR_CHANNELS,
     INTEGER_WEIGHTS,
     AttentionSchedule,
@@ -166,7 +167,7 @@ def _staged(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedu
     images, lines = (1, 1) if weights_batched(kernel) else (e.b, e.y)
     pixels = images * lines * e.x
     products, weights = factor_dtypes(kernel, limits, precision)
-    blocks = limits.blocks and products == weights == "bf16"
+    blocks = limits.blocks and (products, weights) in BLOCKS
     if products in INTEGER_WEIGHTS and weights in FORMATS:
         vectors, rows = group_tile(pixels, e.o, limits, FORMATS[weights])
     else:
@@ -261,7 +262,8 @@ def unstaged(kernel: Kernel, direct: ContractionSchedule,
     """The schedule that reads its input in place; None if it has to be staged, or better is."""
     e, source = contraction_extents(kernel), in_place_source(kernel)
     pair = 2 if direct.weights == "bf16" else FACTOR_CHANNELS[direct.dtype]
-    if not in_place(kernel, direct.dtype) or e.parts > 1 or e.c % pair:
+    least = 2 * pair if limits.blocks and direct.blocks else pair
+    if not in_place(kernel, direct.dtype) or e.parts > 1 or e.c % least:
         return None
     assert source is not None, kernel
     rows = min(direct.rows, (limits.vectors - registers(kernel, limits)) // direct.vectors)
@@ -384,7 +386,7 @@ def group_tile(pixels: int, channels: int, limits: Limits, form: Format) -> tupl
     fitting = [(vectors, min(rows, pixels)) for vectors in (2, 4, 3, 1)
                if (vectors - 1) * limits.lanes < channels
                for rows in range(1, limits.vectors)
-               if group_registers(form, rows, vectors) <= limits.vectors]
+               if group_registers(form, rows, vectors, limits.by_lane) <= limits.vectors]
     return min(fitting, key=instructions)
 
 
@@ -436,7 +438,7 @@ def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
     """
     step = FORMATS[weights].group if weights in FORMATS else 8 if weights == "bf16" else 4
     if products in INTEGER_WEIGHTS and weights not in FORMATS:
-        step = FACTOR_CHANNELS[products]
+        step = FACTOR_CHANNELS[products] * (2 if limits.blocks else 1)
     size = ELEMENT_BYTES[products]
     tile_b, tile_y, tile_x = tile
     patch = tile_b * ((tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1) * (

@@ -26,7 +26,8 @@ class Limits:
     integers: str = ""
     """How integers of 8 bits are multiplied: "quads", "words", or "" for not at all."""
     blocks: bool = False
-    """True if an instruction multiplies two rows by two columns of four bf16 (`bfmmla`)."""
+    """True if an instruction multiplies two rows by two columns of four bf16 (`bfmmla`), or of
+    eight bytes (`usmmla`)."""
 
     def needed(self, rows: int, vectors: int, blocks: bool = False) -> int:
         """Vector registers that a micro-kernel of so many rows and vectors needs; `blocks` says
@@ -101,15 +102,19 @@ class Winograd:
                                   f"not {self.transformed!r}")
 
 
-def group_registers(form: Format, rows: int, vectors: int) -> int:
+def group_registers(form: Format, rows: int, vectors: int, by_lane: bool = False) -> int:
     """Vector registers of a micro-kernel that multiplies bytes by the codes of `form`: a sum of f32
     and one of a group for each result, codes, a factor, and the sum of the factors of each row
-    where a group has a minimum.
+    where a group has a minimum. Products that take factors by lane have a vector of them for each
+    row, and three constants in registers.
 
     >>> group_registers(FORMATS["q8"], 7, 2), group_registers(FORMATS["q4_min"], 3, 4)
     (31, 32)
+    >>> group_registers(FORMATS["q8"], 3, 3, by_lane=True)
+    27
     """
-    return 2 * rows * vectors + vectors + 1 + (rows if form.minimum else 0)
+    factors = rows + 3 if by_lane else 1
+    return 2 * rows * vectors + vectors + factors + (rows if form.minimum else 0)
 
 
 FACTOR_CHANNELS = {"f32": 1, "bf16": 2, "i16": 2, "u8": 4}
@@ -117,6 +122,9 @@ FACTOR_CHANNELS = {"f32": 1, "bf16": 2, "i16": 2, "u8": 4}
 INTEGER_WEIGHTS = {"u8": "i8", "i16": "i16"}
 """The dtype of packed weights by that of the factors, of products of integers: bytes of the patch
 without a sign times bytes of weights with one, or 16 bits times 16 bits."""
+
+BLOCKS = (("bf16", "bf16"), ("u8", "i8"))
+"""The dtypes of factors and weights of which an instruction multiplies two rows by two columns."""
 
 Algorithm = Direct | InPlace | Planar | Winograd
 
@@ -177,9 +185,9 @@ class ContractionSchedule:
 
     @property
     def blocks(self) -> bool:
-        """True if its products are of two rows and two pairs where an instruction does such: plain
-        weights are packed for it, and a turn takes an even number of pairs."""
-        return (self.dtype == self.weights == "bf16" and not self.winograd
+        """True if its products are of two rows and two pairs, or two quads, where an instruction
+        does such: plain weights are packed for it, and a turn takes an even number of these."""
+        return ((self.dtype, self.weights) in BLOCKS and not self.winograd
                 and self.unroll % 2 == 0)
 
     @property
@@ -228,7 +236,8 @@ class ContractionSchedule:
 
     def _check_integers(self, limits: Limits) -> None:
         """Raise IllegalSchedule if a CPU of `limits` has no such products of integers."""
-        if not limits.integers or self.by_group and limits.integers != "quads":
+        if not limits.integers or limits.integers != "quads" and self.by_group \
+                or limits.by_lane and self.dtype == "i16":
             raise IllegalSchedule(f"products of {self.dtype} need a CPU that has them")
         if self.weights != INTEGER_WEIGHTS[self.dtype] and (
                 self.dtype != "u8" or self.weights not in FORMATS):
@@ -236,8 +245,8 @@ class ContractionSchedule:
                                   f"{INTEGER_WEIGHTS[self.dtype]}, not {self.weights}")
         if not isinstance(self.algorithm, Direct | InPlace):
             raise IllegalSchedule("products of integers are direct sums")
-        needed = (group_registers(FORMATS[self.weights], self.rows, self.vectors) if self.by_group
-                  else self.rows * self.vectors + self.vectors + 2
+        needed = (group_registers(FORMATS[self.weights], self.rows, self.vectors, limits.by_lane)
+                  if self.by_group else self.rows * self.vectors + self.vectors + 2
                   + (self.dtype == "u8" and limits.integers == "words"))
         if needed > limits.vectors:
             raise IllegalSchedule(f"{self.rows} x {self.vectors} sums of integers leave no "

@@ -4,6 +4,7 @@ one, by tests/codegen/cpu."""
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
@@ -25,8 +26,8 @@ GENERAL = {"mov": "gg", "mov_immediate": "gi", "mov_store": "mg", "mov_store32":
 """Operands of operations on general registers: registers, numbers, memory."""
 STORES = ("store", "store_low", "store_word", "store_byte")
 LOADS = ("broadcast", "spread", "spread_half", "spread_byte", "load")
-NUMBERED = {"store_word", "store_byte", "fma_lane", "dot_pairs_lane", "shift_left_int",
-            "shift_right_int", "shift_right_signed_int"}
+NUMBERED = {"store_word", "store_byte", "fma_lane", "dot_pairs_lane", "dot_quads_lane",
+            "shift_left_int", "shift_right_int", "shift_right_signed_int"}
 
 
 def listing(asm: Assembler) -> list[str]:
@@ -81,6 +82,21 @@ def test_pairs_of_bf16() -> None:
     asm.store(Address(asm.arguments[1]), asm.pair(None, first, second))
     assert listing(asm)[2:-1] == ["bfcvtn v0.4h, v0.4s", "bfcvtn v1.4h, v1.4s",
                                   "zip1 v1.8h, v0.8h, v1.8h"]
+
+
+@pytest.mark.parametrize("at,whole,lane", [
+    ("neon_dot", "sdot v1.4s, v2.16b, v3.16b", "sdot v1.4s, v2.16b, v3.4b[2]"),
+    ("neon_bf16", "usdot v1.4s, v2.16b, v3.16b", "sudot v1.4s, v2.16b, v3.4b[2]")])
+def test_products_of_bytes_are_of_the_signs_that_the_level_says(at: str, whole: str,
+                                                               lane: str) -> None:
+    asm = functioning(at)
+    total, first, second = (asm.load(Address(asm.arguments[0], 16 * i)) for i in range(3))
+    asm.op("dot_quads", total, first, second)
+    asm.op("dot_quads_lane", total, first, second, 2)
+    asm.store(Address(asm.arguments[1]), total)
+    numbered = {"v0": "v1", "v1": "v2", "v2": "v3"}
+    lines = [re.sub(r"v\d", lambda one: numbered[one[0]], line) for line in listing(asm)]
+    assert lines[-3:-1] == [whole, lane]
 
 
 def test_codes_of_words_take_no_conversion() -> None:

@@ -18,7 +18,7 @@ from smalti.codegen.cpu.operands import Address
 from smalti.codegen.levels import level
 from smalti.schedule.choose import BLOCK_TILES
 
-NEON, BF16 = level("neon"), level("neon_bf16")
+NEON, DOT, BF16 = level("neon"), level("neon_dot"), level("neon_bf16")
 LOADED = ("ldr.q", "ldur.q", "ldr.d", "ldur.d", "ldr.s", "ldur.s")
 
 
@@ -82,16 +82,27 @@ def test_pairs_of_bf16_are_taken_by_lane_too() -> None:
     assert found["bfdot.4s.lane"] == 4 * 7 * 3
 
 
+@pytest.mark.parametrize("at, product, flips", [
+    (DOT, "sdot.4s.lane", 0), (DOT, "sdot.4s.lane", 7), (BF16, "sudot.4s.lane", 0)])
+def test_bytes_are_taken_by_lane_too(at: FeatureLevel, product: str, flips: int) -> None:
+    """Bytes without a sign get one where products want it, four factors of a row at once."""
+    found = innermost(Micro(7, 3, 128, 4, 3 * NEON.bytes, 4, "quads", flipped=flips > 0), 16, at)
+    assert found[product] == 4 * 7 * 3 and found["eor.16b"] == flips
+    assert loads(found) == 7 + 4 * 3
+
+
+@pytest.mark.parametrize("factors, product", [
+    ("blocks", "bfmmla.4s"), ("blocks of quads", "usmmla.4s")])
 @pytest.mark.parametrize("rows, vectors", [(6, 4), (5, 4), (6, 3), (10, 2), (1, 8)])
-def test_blocks_of_bf16_are_made_of_two_rows(rows: int, vectors: int) -> None:
-    found = innermost(Micro(rows, vectors, 128, 4, vectors * NEON.bytes, 4, "blocks"), 16, BF16)
+def test_blocks_are_made_of_two_rows(rows: int, vectors: int, factors: str, product: str) -> None:
+    found = innermost(Micro(rows, vectors, 128, 4, vectors * NEON.bytes, 4, factors), 16, BF16)
     pairs = -(-rows // 2)
-    assert found["bfmmla.4s"] == 2 * 2 * vectors * pairs
+    assert found[product] == 2 * 2 * vectors * pairs
     assert found["zip1.2d"] == found["zip2.2d"] == pairs
     assert loads(found) == 2 * pairs + 4 * vectors
     assert limits(BF16).needed(rows, vectors, blocks=True) <= BF16.vectors
-    half = innermost(Micro(rows, vectors, 128, 4, vectors * NEON.bytes, 2, "blocks"), 8, BF16)
-    assert half["bfmmla.4s"] == 2 * vectors * pairs and half["zip2.2d"] == 0
+    half = innermost(Micro(rows, vectors, 128, 4, vectors * NEON.bytes, 2, factors), 8, BF16)
+    assert half[product] == 2 * vectors * pairs and half["zip2.2d"] == 0
 
 
 def test_no_block_is_spilled_where_the_tile_is_chosen() -> None:

@@ -43,7 +43,7 @@ SAME = {
     "add": "fadd.4s", "sub": "fsub.4s", "mul": "fmul.4s", "div": "fdiv.4s", "sqrt": "fsqrt.4s",
     "max": "fmax.4s", "min": "fmin.4s", "fma": "fmla.4s", "fma_negative": "fmls.4s",
     "fma_lane": "fmla.4s.lane", "dot_pairs": "bfdot.4s", "dot_pairs_lane": "bfdot.4s.lane",
-    "dot_blocks": "bfmmla.4s",
+    "dot_blocks": "bfmmla.4s", "dot_byte_blocks": "usmmla.4s",
     "round": "frintn.4s", "floor": "frintm.4s", "ceil": "frintp.4s", "trunc": "frintz.4s",
     "and": "and.16b", "or": "orr.16b", "xor": "eor.16b",
     "add_int": "add.4s", "mul_int": "mul.4s", "to_int": "fcvtns.4s", "from_int": "scvtf.4s",
@@ -52,6 +52,8 @@ SAME = {
     "unpack_low_pairs": "zip1.2d", "unpack_high_pairs": "zip2.2d",
 }
 """Operations that one instruction does, with the same operands."""
+QUADS = {"dot_quads": ("usdot.4s", "sdot.4s"), "dot_quads_lane": ("sudot.4s.lane", "sdot.4s.lane")}
+"""Products of bytes: where the first one has no sign (I8MM), and where both have one (DotProd)."""
 SHIFTS = {"shift_left_int": "shl.4s", "shift_right_int": "ushr.4s",
           "shift_right_signed_int": "sshr.4s"}
 SPREADS = {"broadcast": ("s", "4s"), "spread": ("s", "4s"), "spread_half": ("h", "8h"),
@@ -132,8 +134,9 @@ class Arm64Assembler(Assembler):
         """Emit an operation of the vocabulary."""
         if mask is not None or zeroing:
             raise VerificationError(f"{name} has a mask, which AArch64's NEON has not")
-        if name in SAME:
-            self.emit(SAME[name], operands[0], *map(self._held, operands[1:]))
+        same = QUADS[name][self.level.signed] if name in QUADS else SAME.get(name)
+        if same is not None:
+            self.emit(same, operands[0], *map(self._held, operands[1:]))
         elif name in OPERATIONS:
             OPERATIONS[name](self, *operands)
         else:

@@ -40,9 +40,10 @@ class FeatureLevel:
     assemblers. `pairs` says that it converts to bf16 and multiplies pairs of bf16 in one
     instruction, `wide` that there are mask registers, by which any instruction leaves lanes out,
     `by_lane` that products take a factor from one lane of a vector, and that only loads and stores
-    have addresses, `blocks` that an instruction multiplies two rows by two columns of four bf16.
-    `integers` says how it multiplies integers of 8 bits: "quads" of them, four products in an
-    instruction, or "words", two products of 16 bits; "" means not at all.
+    have addresses, `blocks` that an instruction multiplies two rows by two columns of four bf16, or
+    of eight bytes. `integers` says how it multiplies integers of 8 bits: "quads" of them, four
+    products in an instruction, or "words", two products of 16 bits; "" means not at all. Of two
+    bytes that are multiplied the first one has no sign; with `signed` both have theirs.
     """
 
     name: str
@@ -55,6 +56,17 @@ class FeatureLevel:
     by_lane: bool = False
     integers: str = ""
     blocks: bool = False
+    signed: bool = False
+
+    @property
+    def quads(self) -> bool:
+        """Whether an instruction adds four products of bytes."""
+        return self.integers == "quads"
+
+    @property
+    def words(self) -> bool:
+        """Whether integers of 16 bits are multiplied: factors that no byte holds."""
+        return bool(self.integers) and not self.by_lane
 
     @property
     def bytes(self) -> int:

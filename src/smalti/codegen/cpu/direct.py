@@ -42,7 +42,7 @@ from smalti.codegen.cpu.nest import AccessStream, LoopAxis, Nest, Sink, stream_o
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.cpu.packing import lower_packing
 from smalti.codegen.cpu.unpacking import pair, registers, unpack
-from smalti.codegen.cpu.weights import CodePanels, IntegerPanels, weight_panels
+from smalti.codegen.cpu.weights import CodePanels, IntegerPanels, patch_zero, weight_panels
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS, Format
 from smalti.kernel.form import (
@@ -112,18 +112,21 @@ class Tile:
     """Where that is not the width of the tile."""
 
 
-def as_bytes(kernel: Kernel) -> Stage:
-    """The patch of a contraction of integers as bytes without a sign, its borders as well."""
-    patch, shift = kernel.stages[0], bytes_shift(kernel) or 0
+def as_bytes(kernel: Kernel, signed: bool) -> Stage:
+    """The patch of a contraction of integers as bytes without a sign, or with one, its borders as
+    well."""
+    patch, shift = kernel.stages[0], patch_zero(kernel, signed)
     value = patch.value
     if kernel.option("zero"):
         assert isinstance(value, Call) and value.function == "sub", value
         value = value.arguments[0]
-    if kernel.option("signed"):
-        value = Call("add", (value, Const(128.0)))
+    if bool(kernel.option("signed")) != signed:
+        value = Call("add", (value, Const(-SIGN if signed else SIGN)))
     return replace(patch, value=value, outside=float(shift))
 
 
+SIGN = 128.0
+"""What a byte with a sign is less than the same bits but the highest without one."""
 SCALES = "weight scales"
 """What an epilogue reads scales of rounded weights as; they lie behind the packed weights."""
 
@@ -153,7 +156,7 @@ class DirectLowering:
         if rounded_weights(kernel) and not schedule.by_group:
             self.result = replace(self.result, value=scaled(self.result.value))
         if schedule.dtype == "u8":
-            self.patch = as_bytes(kernel)
+            self.patch = as_bytes(kernel, level.signed and not self.flipped)
         self.batched = weights_batched(kernel)
         self.asm = level.assembler("contraction")
         self.check()
@@ -207,6 +210,11 @@ class DirectLowering:
                              plain_at + self.plain_bytes)
 
     @property
+    def flipped(self) -> bool:
+        """True if micro-kernels read bytes without a sign and multiply such with one."""
+        return False
+
+    @property
     def plain_bytes(self) -> int:
         """Bytes of a chunk of a panel as factors, where they are made in scratch memory."""
         made = (self.quantised and not self.schedule.by_group
@@ -255,9 +263,11 @@ class DirectLowering:
         s, p, row = self.schedule, self.packed, self.e.stride_x * layout.pixel
         if self._widened(tile_x):
             return Micro(rows, vectors, row, step, 4 * self.width, s.step, lines=lines)
-        factors = "blocks" if p.blocks else s.factors
+        factors = s.factors
+        if p.blocks:
+            factors = "blocks of quads" if s.integers else "blocks"
         return Micro(rows, vectors, row, step, p.channel_bytes, unroll or s.unroll, factors, lines,
-                     self._form(tile_x), p.zero if isinstance(p, CodePanels) else 0)
+                     self._form(tile_x), p.zero if isinstance(p, CodePanels) else 0, self.flipped)
 
     def _unpack(self, source: Register, target: Register, channels: int) -> None:
         """Make factors of `channels` channels of a panel; `source` is left behind them."""

@@ -38,6 +38,11 @@ class InPlaceLowering(DirectLowering):
                                   f"{self.e.c} channels")
 
     @property
+    def flipped(self) -> bool:
+        """True if micro-kernels read bytes without a sign and multiply such with one."""
+        return self.level.signed and self.schedule.dtype == "u8"
+
+    @property
     def read(self) -> Load:
         """What the products read, as `check` has found."""
         assert isinstance(self.patch.value, Load), self.patch

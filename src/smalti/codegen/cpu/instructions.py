@@ -105,9 +105,10 @@ ARITHMETIC = {
     "fma_negative": _o("mrr", "a -= b * c, rounded once"),
     "dot_pairs": _o("mrr", "a += b0 * c0 + b1 * c1, of the two bf16 of each lane", "pairs"),
     "dot_quads": _o("mrr", "a += b0 * c0 + b1 * c1 + b2 * c2 + b3 * c3, of the four bytes of each "
-                    "lane: those of b without a sign, those of c with theirs", "quads"),
+                    "lane: those of b without a sign, or with theirs where the level is `signed`; "
+                    "those of c with theirs", "quads"),
     "dot_words": _o("mrr", "a += b0 * c0 + b1 * c1, of the two 16-bit integers of each lane",
-                    "quads"),
+                    "quads, words"),
     "mul_words": _o("wrr", "a = b0 * c0 + b1 * c1, of the two 16-bit integers of each lane",
                     "words"),
     "mul_bytes": _o("wrr", "a = b0 * c0 + b1 * c1, of two bytes for each 16-bit integer: those of "
@@ -116,8 +117,14 @@ ARITHMETIC = {
     "fma_lane": _o("mrrr", "a += b * the lane of c that is numbered d, rounded once", "by_lane"),
     "dot_pairs_lane": _o("mrrr", "a += b0 * c0 + b1 * c1, of the two bf16 of each lane of b, and "
                          "of the lane of c that is numbered d", "by_lane, pairs"),
+    "dot_quads_lane": _o("mrrr", "a += b0 * c0 + b1 * c1 + b2 * c2 + b3 * c3, of the four bytes of "
+                         "each lane of b, with their signs, and of the lane of c that is numbered "
+                         "d, without one, or with theirs where the level is `signed`",
+                         "by_lane, quads"),
     "dot_blocks": _o("mrr", "lane 2 i + j of a += the 4 bf16 in half i of b times those in half j "
                      "of c, pair by pair as `dot_pairs`", "by_lane, blocks"),
+    "dot_byte_blocks": _o("mrr", "lane 2 i + j of a += the 8 bytes in half i of b, without a sign, "
+                          "times those in half j of c, with theirs", "by_lane, blocks, quads"),
     "round": _o("wr", "a = b rounded to a whole number, ties to even"),
     "floor": _o("wr", "a = the largest whole number that is not above b"),
     "ceil": _o("wr", "a = the smallest whole number that is not below b"),

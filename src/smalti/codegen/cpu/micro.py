@@ -32,7 +32,7 @@ from smalti.codegen.cpu.unpacking import ask, factors
 from smalti.graph.quantised import Format
 
 HALVES = {"f32": (None,), "f16": (None,), "pairs": (None,), "blocks": (None,), "widened": (0, 1),
-          "quads": (None,), "words": (None,)}
+          "quads": (None,), "blocks of quads": (None,), "words": (None,)}
 """What each vector of `b` is taken apart into, for each of `Micro.factors`."""
 LINE_BYTES = 64
 """Bytes of a cache line, on every x86 CPU so far; where lines are longer, some are asked for
@@ -41,8 +41,12 @@ FACTOR_BYTES = 4
 """Bytes of a factor of `a`: an f32, a pair of bf16 or of words, or four bytes."""
 PRODUCTS = {"pairs": "dot_pairs", "quads": "dot_quads", "words": "dot_words"}
 """The instruction of a product, by `Micro.factors`; else a multiply-add of f32."""
+BLOCKS = {"blocks": "dot_blocks", "blocks of quads": "dot_byte_blocks"}
+"""The instruction that multiplies two rows by two columns, by `Micro.factors`."""
 QUAD = 4
 """Bytes that a product of quads takes."""
+FLIPS = -0x7F7F7F80
+"""The highest bit of each byte of 32 bits: by `xor`, bytes without a sign become those less 128."""
 LANE_FACTORS = 4
 """Factors of a vector that products take by lane, of 128 bits."""
 
@@ -66,11 +70,12 @@ class Micro:
     `factors`: "f32"; "f16", `b` holds f16 and `a` f32; "pairs", both operands hold pairs of bf16,
     which count as one k; "blocks", the same where an instruction multiplies two rows by two columns
     of two pairs; "widened", `b` holds pairs of bf16 and `a` two f32 for each; "quads", `a` holds
-    four bytes without a sign for a k and `b` four with one; "words", both hold two integers of 16
-    bits. Sums of the last two are integers. `lines`: how many cache lines of what is needed next
-    each turn asks for. With a `form`, `b` holds words of quantised weights, which are made factors
-    in registers, or codes that are multiplied by "quads", whose zero point is `zero`, with sums of
-    f32.
+    four bytes without a sign for a k and `b` four with one; "blocks of quads", the same for blocks;
+    "words", both hold two integers of 16 bits. Sums of the last three are integers. With `flipped`
+    products want bytes with a sign and `a` holds such without, from which 128 is subtracted as they
+    are loaded. `lines`: how many cache lines of what is needed next each turn asks for. With a
+    `form`, `b` holds words of quantised weights, which are made factors in registers, or codes that
+    are multiplied by "quads", whose zero point is `zero`, with sums of f32.
     """
 
     rows: int
@@ -83,6 +88,7 @@ class Micro:
     lines: int = 0
     form: Format | None = None
     zero: int = 0
+    flipped: bool = False
 
 
 def multiply(asm: Assembler, shape: Micro, a: Register, b: Register, loops: Sequence[Reduction],
@@ -92,7 +98,7 @@ def multiply(asm: Assembler, shape: Micro, a: Register, b: Register, loops: Sequ
 
     The last of `loops` is innermost and advances `unroll` steps a turn.
     """
-    held = _blocks(asm, sums) if shape.factors == "blocks" else sums
+    held = _blocks(asm, sums) if shape.factors in BLOCKS else sums
     with ExitStack() as stack:
         for loop in loops[:-1]:
             outer, a = a, asm.copy(a)
@@ -103,7 +109,7 @@ def multiply(asm: Assembler, shape: Micro, a: Register, b: Register, loops: Sequ
             _groups(asm, shape, a, b, loops[-1], held)
         else:
             _innermost(asm, shape, a, b, loops[-1], held, ahead)
-    if shape.factors == "blocks":
+    if shape.factors in BLOCKS:
         _rows(asm, held)
 
 
@@ -114,7 +120,7 @@ def word_ones(asm: Assembler) -> Register | None:
     return asm.result("load", asm.integers([0x00010001] * asm.level.lanes))
 
 
-def add_quads(asm: Assembler, total: Register, a: Register, b: Register,
+def add_quads(asm: Assembler, total: Register, a: Register, b: Register | Address,
               ones: Register | None) -> None:
     """Add the products of four bytes of each lane to `total`: those of `a` without a sign by those
     of `b`. With `ones`, pairs of them are first added in 16 bits, which have to hold them."""
@@ -136,20 +142,21 @@ class Spread:
         self.apart = shape.factors in ("words", "quads") and asm.level.integers == "words"
         self.ones = word_ones(asm) if self.apart and shape.factors == "quads" else None
 
-    def add(self, k: int, panel: Iterable[Register], sums: Sequence[Sequence[Register]]) -> None:
+    def add(self, k: int, panel: Iterable[Register | Address],
+            sums: Sequence[Sequence[Register]]) -> None:
         """Add the products of step `k` of a turn to the sums; `panel` is that of `b`."""
         shape, panel = self.shape, list(panel)
         for row in range(shape.rows):
             at = Address(self.here, row * shape.row_bytes + k * shape.step_bytes)
             factor = self.asm.result(self.spread, at)
-            for v in range(shape.vectors):
+            for sum_, vector in zip(sums[row], panel, strict=True):
                 if self.ones is not None:
-                    add_quads(self.asm, sums[row][v], factor, panel[v], self.ones)
+                    add_quads(self.asm, sum_, factor, vector, self.ones)
                 elif self.apart:
-                    product = self.asm.result("mul_words", factor, panel[v])
-                    self.asm.op("add_int", sums[row][v], sums[row][v], product)
+                    product = self.asm.result("mul_words", factor, vector)
+                    self.asm.op("add_int", sum_, sum_, product)
                 else:
-                    self.asm.op(self.product, sums[row][v], factor, panel[v])
+                    self.asm.op(self.product, sum_, factor, vector)
 
     def advance(self, amount: int) -> None:
         """Go on to the next turn, so many bytes further."""
@@ -166,7 +173,9 @@ class ByLane:
 
     def __init__(self, asm: Assembler, shape: Micro, a: Register, steps: int) -> None:
         self.asm, self.shape, self.steps = asm, shape, steps
-        self.product = "dot_pairs_lane" if shape.factors == "pairs" else "fma_lane"
+        self.product = PRODUCTS.get(shape.factors, "fma") + "_lane"
+        self.flips = (asm.result("load", asm.integers([FLIPS] * asm.level.lanes))
+                      if shape.flipped else None)
         self.by_row = shape.row_bytes == FACTOR_BYTES and shape.rows >= LANE_FACTORS
         self.by_step = not self.by_row and shape.step_bytes == FACTOR_BYTES
         self.here = asm.copy(a)
@@ -190,7 +199,8 @@ class ByLane:
         asm.advance(self.places[row], offset)
         self.pointers.append(self.places[row])
 
-    def add(self, k: int, panel: Iterable[Register], sums: Sequence[Sequence[Register]]) -> None:
+    def add(self, k: int, panel: Iterable[Register | Address],
+            sums: Sequence[Sequence[Register]]) -> None:
         """Add the products of step `k` of a turn to the sums; `panel` is that of `b`. Each vector
         of it is asked for when the one before is done with, so that few are there at a time."""
         asm = self.asm
@@ -203,15 +213,20 @@ class ByLane:
 
     def _load(self, k: int) -> None:
         """Load what step `k` needs and none before it has loaded."""
-        asm, shape, at = self.asm, self.shape, k * self.shape.step_bytes
+        shape, at = self.shape, k * self.shape.step_bytes
         if self.by_row:
-            self.held = [asm.load(Address(self.here, at + FACTOR_BYTES * row),
-                                  min(LANE_FACTORS, shape.rows - row))
+            self.held = [self._taken(Address(self.here, at + FACTOR_BYTES * row),
+                                     min(LANE_FACTORS, shape.rows - row))
                          for row in range(0, shape.rows, LANE_FACTORS)]
         elif not self.by_step or k % LANE_FACTORS == 0:
             count = min(LANE_FACTORS, self.steps - k) if self.by_step else 1
-            self.held = [asm.load(Address(self.places[row], self.offsets[row] + at), count)
+            self.held = [self._taken(Address(self.places[row], self.offsets[row] + at), count)
                          for row in range(shape.rows)]
+
+    def _taken(self, address: Address, count: int) -> Register:
+        """Factors side by side, as products take them."""
+        value = self.asm.load(address, count)
+        return value if self.flips is None else self.asm.result("xor", value, self.flips)
 
     def advance(self, amount: int) -> None:
         """Go on to the next turn, so many bytes further."""
@@ -226,14 +241,14 @@ class ByBlock(ByLane):
     def turn(self, b: Register, sums: Sequence[Sequence[Register]]) -> None:
         """Add the products of all steps of a turn to the sums, which are blocks."""
         asm, shape, size = self.asm, self.shape, self.asm.level.bytes
-        assert self.by_step, shape
+        assert self.by_step and not shape.flipped, shape
         for k in range(0, self.steps, 2):
             if k % LANE_FACTORS == 0:
                 made = [self._made(row, k) for row in range(0, shape.rows, 2)]
             for v, column in itertools.product(range(shape.vectors), range(2)):
                 panel = asm.load(Address(b, (k + column) * shape.panel_bytes + v * size))
                 for factor, row in zip((pair[k % LANE_FACTORS // 2] for pair in made), sums):
-                    asm.op("dot_blocks", row[2 * v + column], factor, panel)
+                    asm.op(BLOCKS[shape.factors], row[2 * v + column], factor, panel)
 
     def _made(self, row: int, k: int) -> list[Register]:
         """The factors of a row and the next one for steps k and k + 1, and the two behind."""
@@ -274,7 +289,7 @@ def _cross(asm: Assembler, low: Register, high: Register) -> None:
 
 def _factors(asm: Assembler, shape: Micro, a: Register, steps: int) -> Spread | ByLane:
     """The factors of `a` as the architecture takes them, `steps` of each row a turn."""
-    if shape.factors == "blocks":
+    if shape.factors in BLOCKS:
         return ByBlock(asm, shape, a, steps)
     return (ByLane if asm.level.by_lane else Spread)(asm, shape, a, steps)
 
@@ -330,8 +345,9 @@ def _code_groups(asm: Assembler, shape: Micro, a: Register, b: Register, loop: R
     """
     form, size, line = shape.form, asm.level.bytes, shape.panel_bytes
     assert form is not None and isinstance(loop.count, int), (form, loop)
-    here, first = asm.copy(a), asm.general()
-    upper, ones = (asm.integers([each] * asm.level.lanes) for each in (-0x0F0F0F10, 0x01010101))
+    here, first = _factors(asm, shape, a, form.group // QUAD), asm.general()
+    upper, ones = (_kept(asm, asm.integers([each] * asm.level.lanes))
+                   for each in (-0x0F0F0F10, 0x01010101))
     with asm.loop(loop.count * shape.unroll * QUAD // form.group):
         asm.op("mov", first, b)
         asm.advance(first, form.heads * line)
@@ -341,28 +357,33 @@ def _code_groups(asm: Assembler, shape: Micro, a: Register, b: Register, loop: R
         for k in range(form.group // QUAD):
             word, later = divmod(k * QUAD, form.codes)
             at = (form.heads + 1 + word) * line
-            panel = [asm.load(Address(b, at + v * size)) for v in range(shape.vectors)]
+            panel: list[Register | Address] = [asm.load(Address(b, at + v * size))
+                                               for v in range(shape.vectors)]
             for codes in panel if form.bits == 4 else ():
                 if not later:
                     asm.op("shift_left_int", codes, codes, 4)
                 asm.op("and", codes, codes, upper)
-            for row in range(shape.rows):
-                factor = asm.result("spread", Address(
-                    here, row * shape.row_bytes + k * shape.step_bytes))
-                for sum_, codes in zip(held[row], panel):
-                    asm.op("dot_quads", sum_, factor, codes)
-                if totals:
-                    asm.op("dot_quads", totals[row], factor, ones)
+            if totals:
+                here.add(k, [*panel, ones], [[*row, total] for row, total in zip(held, totals)])
+            else:
+                here.add(k, panel, held)
+        scales, *minima = ([_kept(asm, Address(b, head * line + v * size))
+                            for v in range(shape.vectors)] for head in range(form.heads))
         for row, each in enumerate(held):
             for v, sum_ in enumerate(each):
                 asm.op("from_int", sum_, sum_)
-                asm.op("fma", sums[row][v], sum_, Address(b, v * size))
+                asm.op("fma", sums[row][v], sum_, scales[v])
         for row, total in enumerate(totals):
             asm.op("from_int", total, total)
             for v in range(shape.vectors):
-                asm.op("fma", sums[row][v], total, Address(b, line + v * size))
+                asm.op("fma", sums[row][v], total, minima[0][v])
         asm.advance(b, (form.words + 1) * line)
-        asm.advance(here, form.group // QUAD * shape.step_bytes)
+        here.advance(form.group // QUAD * shape.step_bytes)
+
+
+def _kept(asm: Assembler, place: Address) -> Register | Address:
+    """What several instructions read last: in a register where each would load it by itself."""
+    return asm.load(place) if asm.level.by_lane else place
 
 
 def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduction,

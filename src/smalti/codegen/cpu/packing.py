@@ -260,7 +260,8 @@ class IntegerPacking(Packing):
     def __init__(self, packed: IntegerPanels, strides: tuple[int, ...], level: FeatureLevel,
                  dtype: str) -> None:
         super().__init__(packed, strides, level, dtype)
-        self.step = 4 if packed.dtype == "i8" else 2
+        self.together = 4 if packed.dtype == "i8" else 2
+        self.step = 2 * self.together if packed.blocks else self.together
         self.neighbours = self.c == self.size
         self.totals: list[Register] = []
         self.inverses: list[Register] = []
@@ -339,16 +340,23 @@ class IntegerPacking(Packing):
 
     def _turn(self, at: Register, target: Register, index: Register, width: int,
               channels: int) -> None:
-        """Up to four neighbouring channels of a panel as bytes, or two as words."""
+        """Up to four neighbouring channels of a panel as bytes, or two as words; of blocks up to
+        eight, two lines."""
         asm, lanes = self.asm, self.level.lanes
         for v in range(self.packed.width // lanes):
-            count = max(0, min(lanes, width - v * lanes))
-            here = asm.copy(at)
-            asm.advance(here, v * lanes * self.o)
-            value = self._together(here, index, count, channels, v) if count else asm.zero()
-            self._put(target, v, value)
-            if self.totals:
-                add_quads(asm, self.totals[v], self.ones, value, self.word_ones)
+            count, values = max(0, min(lanes, width - v * lanes)), []
+            for first in range(0, self.step, self.together):
+                here, held = asm.copy(at), min(self.together, channels - first)
+                asm.advance(here, v * lanes * self.o + first * self.c)
+                value = (self._together(here, index, count, held, v) if count and held > 0
+                         else asm.zero())
+                values.append(value)
+                if self.totals:
+                    add_quads(asm, self.totals[v], self.ones, value, self.word_ones)
+            if self.packed.blocks:
+                values = [asm.result(name, *values) for name in ("unpack_low", "unpack_high")]
+            for line, value in enumerate(values):
+                self._put(target, v, value, line * self.packed.line_bytes)
 
     def _together(self, here: Register, index: Register, count: int, channels: int,
                   v: int) -> Register:

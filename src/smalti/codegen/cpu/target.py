@@ -11,7 +11,7 @@ from smalti.codegen.cpu.lower import limits, lower
 from smalti.codegen.cpu.lowered import KernelStep, NativeKernel
 from smalti.codegen.cpu.packing import lower_packing
 from smalti.codegen.target import EncodedFunctions, Refusal, Target
-from smalti.fuse.support import INTEGER_PRODUCTS
+from smalti.fuse.support import INTEGER_PRODUCTS, WORDS
 from smalti.graph.operation import HALVES
 from smalti.graph.quantised import FORMATS
 from smalti.schedule import arithmetic, choose
@@ -22,8 +22,9 @@ from smalti.schedule.space import space
 def target_of(level: FeatureLevel, disassembly: Callable[[bytes, int], str]) -> Target:
     """The target of a feature level; `disassembly` gives the instructions of code from a byte on as
     text."""
+    products = (*INTEGER_PRODUCTS, *((WORDS,) if level.words else ())) if level.integers else ()
     return Target(
-        level.name, frozenset((*FUNCTIONS, *(INTEGER_PRODUCTS if level.integers else ()))),
+        level.name, frozenset((*FUNCTIONS, *products)),
         ("f32", "bf16"), (*HALVES, *FORMATS),
         first=choose, space=space, arithmetic=arithmetic,
         lower=lambda kernel, schedule, _: lower(kernel, schedule, level),
@@ -34,7 +35,7 @@ def target_of(level: FeatureLevel, disassembly: Callable[[bytes, int], str]) -> 
         placed=lambda step, references: _Code(step),
         pack=lambda packed, strides, dtype: lower_packing(packed, strides, level, dtype),
         beside_integers=("bf16" if level.pairs else "f32") if level.integers else "",
-        multiplies_bytes=level.integers == "quads",
+        multiplies_bytes=level.quads,
         pairs_of_bytes=level.integers == "words",
         lacks={} if level.integers else {"int8": NO_INTEGERS},
         winograd=True, strips=True, usual=limits(level), needs=level.needs)

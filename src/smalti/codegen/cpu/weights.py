@@ -106,10 +106,11 @@ class IntegerPanels(WeightPanels):
     words ("i16"), stand side by side under each o.
 
     Words are less their zero point, `weight_zero`. Bytes have a sign; those that are given without
-    one are less 128. The patch of bytes has the zero point `zero`, by which each sum is too large:
-    behind all panels stand the i32 with which sums begin, -zero times the sum of the weights of
-    each o, where `zero` is not 0. Numbers that are `rounded` to integers have a scale for each o,
-    an f32, which stands behind these; `paired`, as two neighbouring c want it together.
+    one are less 128. With `blocks`, two lines have eight bytes of the first two o of each vector,
+    and of the last two. The patch of bytes has the zero point `zero`, by which each sum is too
+    large: behind all panels stand the i32 with which sums begin, -zero times the sum of the weights
+    of each o, where `zero` is not 0. Numbers that are `rounded` to integers have a scale for each
+    o, an f32, which stands behind these; `paired`, as two neighbouring c want it together.
     """
 
     zero: int = 0
@@ -165,6 +166,12 @@ class CodePanels(WeightPanels):
         return 4 * self.panels * self.width * groups * (form.words + 1)
 
 
+def patch_zero(kernel: Kernel, signed: bool) -> int:
+    """The zero point of the patch of a contraction of bytes as they are multiplied: without a sign,
+    or with one, where bytes without are less 128."""
+    return (bytes_shift(kernel) or 0) - (128 if signed else 0)
+
+
 def weight_panels(kernel: Kernel, schedule: ContractionSchedule,
                   level: FeatureLevel) -> WeightPanels:
     """How a contraction wants its weight.
@@ -175,12 +182,13 @@ def weight_panels(kernel: Kernel, schedule: ContractionSchedule,
     """
     e = contraction_extents(kernel)
     if schedule.integers:
-        shift = bytes_shift(kernel) if schedule.dtype == "u8" else 0
+        zero = patch_zero(kernel, level.signed) if schedule.dtype == "u8" else 0
         if schedule.by_group:
             return CodePanels("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,
-                              schedule.chunk, schedule.weights, parts=e.parts, zero=shift or 0)
+                              schedule.chunk, schedule.weights, parts=e.parts, zero=zero)
         return IntegerPanels("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,
-                             schedule.chunk, schedule.weights, parts=e.parts, zero=shift or 0,
+                             schedule.chunk, schedule.weights, parts=e.parts,
+                             blocks=level.blocks and schedule.blocks, zero=zero,
                              weight_zero=int(dict(kernel.options).get("weight_zero", 0)),
                              rounded=rounded_weights(kernel), paired=paired_weights(kernel))
     winograd, chunk, transform = (0, False), schedule.chunk, schedule.winograd

@@ -136,7 +136,9 @@ class _Shape:
         planar, in_registers = isinstance(s.algorithm, Planar), s.in_registers
         depth = e.r * e.s * (e.c if planar else s.chunk)
         sums = "kept" if in_registers else "loaded" if self.chunks > 1 else "zero"
-        factors = "blocks" if core.by_lane and s.blocks else s.factors
+        factors = s.factors
+        if core.by_lane and core.pairs and s.blocks:
+            factors = "blocks of quads" if s.integers else "blocks"
         if factors == "quads" and paired_weights(self.kernel):  # only where there is no VNNI
             factors = "quads of pairs"
         block = micro.clocks(core, s.tile_x, s.rows, s.vectors, depth, factors, sums)
