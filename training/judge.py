@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from judge_net import PX, Judge, as_seen, train
-from judged import GROUPS, Judgement, Wanted, met, read_prompts, shares
+from judged import GROUPS, Judgement, Wanted, met, read_prompts, shares, short_names
 from pictures import Pictures, held_out
 from run import ASSETS
 from sampling import grid
@@ -154,20 +154,20 @@ def compare(options: argparse.Namespace) -> None:
     art, judge = art_of(options.data, options.threads), Judge.load(options.judge)
     wanted = read_prompts(options.prompts)
     columns = {"the judge, on scenes of the art": own_shares(judge, art, wanted)}
-    for model in options.models:
+    for model, name in zip(options.models, short_names(options.models), strict=True):
         images = pictures_of(model, [each.prompt for each in wanted], options.seeds, options.steps)
         seen: list[Judgement] = []
         for start in range(0, len(images), 32):
             seen += judge.judgements(torch.stack(images[start:start + 32]))
         asked = [each for each in wanted for _ in range(options.seeds)]
         results = [met(each, found) for each, found in zip(asked, seen, strict=True)]
-        columns[model.stem] = shares(asked, results)
-        columns[model.stem]["variety"] = variety(model, art, wanted, options.steps)
-        columns[model.stem]["autoencoder, dB"] = held_out_db(model, art)
+        columns[name] = shares(asked, results)
+        columns[name]["variety"] = variety(model, art, wanted, options.steps)
+        columns[name]["autoencoder, dB"] = held_out_db(model, art)
         if options.sheet:
             chosen = range(0, len(images), max(1, len(images) // SHOWN))[:SHOWN]
             grid([images[index] * 2 - 1 for index in chosen], 8,
-                 options.sheet.with_stem(f"{options.sheet.stem}-{model.stem}"),
+                 options.sheet.with_stem(f"{options.sheet.stem}-{name.replace('/', '-')}"),
                  [("+ " if results[index] else "- ") + asked[index].prompt for index in chosen])
     print(f"| | {' | '.join(columns)} |\n| --- |{' --- |' * len(columns)}")
     for group in (*GROUPS, "variety", "autoencoder, dB"):

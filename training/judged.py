@@ -130,3 +130,14 @@ def shares(wanted: Sequence[Wanted], results: Sequence[bool]) -> dict[str, float
         if of_group:
             found[group] = sum(of_group) / len(of_group)
     return found
+
+
+def short_names(models: Sequence[Path]) -> list[str]:
+    """A name for each of several files: its own, after its folder's where two have the same."""
+    stems = [model.stem for model in models]
+    names = [stem if stems.count(stem) == 1 else f"{model.resolve().parent.name}/{stem}"
+             for model, stem in zip(models, stems, strict=True)]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise SystemExit(f"two models are called {', '.join(sorted(twice))}: rename one")
+    return names

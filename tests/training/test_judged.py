@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from training.judged import GROUPS, Judgement, Seen, Wanted, met, read_prompts, shares
+from training.judged import GROUPS, Judgement, Seen, Wanted, met, read_prompts, shares, short_names
 
 TRAINING = Path(__file__).parents[2] / "training"
 
@@ -78,3 +78,11 @@ def test_shares_are_told_by_group(tmp_path: Path) -> None:
 def test_a_line_that_asks_nothing_is_refused_by_its_number(line: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="line 2: expected"):
         asked(tmp_path, line)
+
+
+def test_two_models_of_one_name_have_columns_of_their_own() -> None:
+    """Each trained file is called emoji-128: the second one took the first one's column."""
+    first, second, third = Path("a/emoji-128.st"), Path("b/emoji-128.st"), Path("c/other.st")
+    assert short_names([first, second, third]) == ["a/emoji-128", "b/emoji-128", "other"]
+    with pytest.raises(SystemExit, match="two models are called a/emoji-128: rename one"):
+        short_names([first, Path("x/a/emoji-128.st")])
