@@ -25,9 +25,17 @@ def test_every_entry_can_be_used() -> None:
         assert entry.family in (*families(), ""), entry.name
         assert bool(entry.family) or entry.kind != "model", entry.name
         address = parsed(entry.source)
-        assert isinstance(address, HubAddress) and (address.file or entry.kind == "adapter")
+        assert isinstance(address, HubAddress) and (address.file or entry.kind == "adapter") \
+            or entry.kind == "upscaler" and entry.sha256 == getattr(address, "sha256", None)
         assert all(needed.kind != "model" for needed in catalogue.needed(entry)), entry.name
         check_defaults(entry.needs.get("defaults", {}))
+
+
+def test_every_family_has_a_short_name() -> None:
+    """But for Stable Diffusion 2, whose authors withdrew it, and what later versions replace."""
+    replaced = {"sd2", "qwen-image-edit", "qwen-image-edit-2509"}
+    named = {each.family for each in catalogue.entries().values() if each.kind == "model"}
+    assert {*families()} - replaced == named - {""}
 
 
 @pytest.mark.parametrize(("told", "said"), [
@@ -45,7 +53,8 @@ def test_entries_that_cannot_be_used(told: dict[str, object], said: str) -> None
 
 
 def test_a_search_looks_at_names_titles_kinds_and_families() -> None:
-    assert {each.name for each in catalogue.search("flux model")} == {"flux-dev", "flux-schnell"}
+    assert {each.name for each in catalogue.search("chroma model")} == {"chroma"}
+    assert [each.name for each in catalogue.search("upscaler")] == ["realesrgan-x4plus"]
     assert catalogue.search("no such thing") == []
 
 
