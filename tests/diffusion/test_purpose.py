@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 import tiny_families as tiny
+from PIL import Image
 
+from smalti.diffusion.init_image import init_image
 from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.purpose import untaken
-from smalti.diffusion.request import request
+from smalti.diffusion.request import denoising_bytes, request
 from smalti.errors import InputError
+from smalti.models.config import ModelConfig
 
 SOME: dict[str, dict[str, Any]] = {
     "distilled_guidance": {"distilled_guidance": 3.0}, "tiling": {"tiling": "x"},
@@ -38,3 +41,26 @@ def test_a_model_without_tokens_of_clip_skips_none_of_its_layers_and_reads_no_we
         assert {"clip_skip", "emphasis"} <= untaken(tiny.WORDLESS[family]).keys(), family
     for family in ("sdxl", "sd3"):
         assert not {"clip_skip", "emphasis"} & untaken(tiny.WORDLESS[family]).keys(), family
+
+
+def read(config: ModelConfig, count: int, **options: Any) -> list[tuple[int, int]]:
+    """The sizes in which a model reads so many pictures of 64 x 32 pixels."""
+    asked = PictureOptions("a", image=[Image.new("RGB", (64, 32))] * count, **options)
+    found = init_image(config, asked, "reference")
+    assert found is not None
+    return found.read_by(config)
+
+
+def test_pictures_that_are_read_count_in_the_memory_that_is_needed() -> None:
+    config = tiny.WORDLESS["flux2"]
+    assert read(tiny.WORDLESS["sdxl"], 1) == [] and len(read(config, 3)) == 3
+    assert read(config, 2, mask=Image.new("L", (64, 32), 255), width=96, height=96)[0] == (96, 96)
+    one, all_ = ((64, 64),), ((64, 64),) * 10
+    alone = denoising_bytes(config, 64, 64)
+    assert [denoising_bytes(config, 64, 64, each) for each in (one, all_)] == [
+        2 * alone, 11 * alone]
+    asked = PictureOptions("a", width=64, height=64)
+    request(config, asked, memory_bytes=2 * alone, read=one)
+    with pytest.raises(InputError, match="64x64, with 10 that are read, needs about .* working "
+                                         "memory .*choose a smaller size, or give fewer pictures"):
+        request(config, asked, memory_bytes=10 * alone, read=all_)

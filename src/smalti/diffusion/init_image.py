@@ -58,6 +58,15 @@ class InitImage:
         """Width and height of all pictures that are read, in pixels."""
         return [each.size for each in (self.shown, *self.others)]
 
+    def read_by(self, config: ModelConfig) -> list[tuple[int, int]]:
+        """Width and height in which a model reads these pictures as tokens; none where it does not:
+        each in a size of its own or all in that of the picture which is made, as is the first one
+        where it shows through."""
+        denoiser, made = config.denoiser, (self.width, self.height)
+        return [made if not denoiser.apart or number == 0 and self.mask is not None
+                else near(size, config) for number, size in enumerate(self.sizes)
+                ] if denoiser.reference else []
+
     def pixels(self) -> Floats:
         """f32[3, height, width] in [-1, 1] of what is computed."""
         return as_pixels(resized(self.shown, self.width, self.height))

@@ -26,7 +26,7 @@ from smalti.diffusion.encoding import encoded, to_model_space
 from smalti.diffusion.guidance import ImageGuidance
 from smalti.diffusion.images import as_pixels, resized
 from smalti.diffusion.img2img import Img2Img
-from smalti.diffusion.init_image import InitImage, near
+from smalti.diffusion.init_image import InitImage
 from smalti.diffusion.noise import NoiseLevels
 from smalti.diffusion.purpose import EDIT, REFERRING, TEXT, purpose
 from smalti.diffusion.samplers import initial_latents
@@ -161,10 +161,8 @@ def _referring(models: Submodels, source: InitImage) -> Start:
         return found[number, size]
 
     read, made = [source.shown, *source.others], (source.width, source.height)
-    sizes = [made if number == 0 and (source.mask is not None or not config.denoiser.apart)
-             else near(picture.size, config) for number, picture in enumerate(read)]
     beside = {f"{REFERENCE}{number}": latents(number, size)[None]
-              for number, size in enumerate(sizes)}
+              for number, size in enumerate(source.read_by(config))}
     begun = change.strength < 1 or source.mask is not None
     known = None if source.mask is None else largest(source.masked(), config.vae.downscale)
     return Start(change, latents(0, made) if begun else None, known, beside, read)

@@ -160,6 +160,7 @@ class Pipeline:
             config, options, model=self.name, memory_bytes=self._memory_bytes,
             change=None if changed is None else changed.change,
             size=None if changed is None else (changed.width, changed.height),
+            read=() if changed is None else changed.read_by(self.config),
             refiner=self._refiner_name, loras=labels(self._adapters.given),
             precision=ROUNDED if self._submodels.precision == ROUNDED else "")
         second = asked.second_pass()
@@ -193,6 +194,7 @@ class Pipeline:
         changed = init_image(self.config, asked, "reference") if read else None
         complete = request(config, asked, model=self.name, memory_bytes=self._memory_bytes,
                            size=None if changed is None else (changed.width, changed.height),
+                           read=() if changed is None else changed.read_by(self.config),
                            refiner=self._refiner_name)
         return forecast(self._submodels.using(weights), complete, self.name, changed)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -86,11 +87,13 @@ class Request(PictureOptions):
 
 def request(config: ModelConfig, options: PictureOptions, *, model: str = "model",
             memory_bytes: int, change: Img2Img | None = None,
-            size: tuple[int, int] | None = None, refiner: str | None = None,
-            loras: tuple[str, ...] = (), precision: str = "") -> Request:
+            size: tuple[int, int] | None = None, read: Sequence[tuple[int, int]] = (),
+            refiner: str | None = None, loras: tuple[str, ...] = (), precision: str = ""
+            ) -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
-    `change` and `size` are those of img2img. Raises InputError that says what was
+    `change` and `size` are those of img2img, `read` the sizes in which the model reads other
+    pictures as tokens. Raises InputError that says what was
     given, what was expected and what to do.
 
     >>> from smalti.models.config import SD15
@@ -101,7 +104,7 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
     """
     width, height = size or (_or(options.width, config.default_width),
                              _or(options.height, config.default_height))
-    check_size(config, width, height, memory_bytes)
+    check_size(config, width, height, memory_bytes, read)
     sampler, schedule = _walk(options, config)
     if options.eta is not None and sampler.eta is None:
         able = ", ".join(name for name in SAMPLERS if SAMPLERS[name].eta is not None)
@@ -197,10 +200,14 @@ def working_bytes(config: ModelConfig, width: int, height: int) -> int:
     return 2 * 4 * channels * width * height
 
 
-def denoising_bytes(config: ModelConfig, width: int, height: int) -> int:
+def denoising_bytes(config: ModelConfig, width: int, height: int,
+                    read: Sequence[tuple[int, int]] = ()) -> int:
     """A guess of the memory that denoising needs beside weights: `COPIES` of the activations at
-    full size, in f32, for a batch of two."""
-    return 2 * 4 * COPIES * config.denoiser.widest(width * height // config.vae.downscale**2)
+    full size, in f32, for a batch of two; those of pictures of these sizes that are `read` as
+    tokens beside them."""
+    area = sum(width * height // config.vae.downscale**2
+               for width, height in ((width, height), *read))
+    return 2 * 4 * COPIES * config.denoiser.widest(area)
 
 
 def memory_bytes(text: int | str) -> int:
@@ -255,8 +262,10 @@ def check_second(what: str, denoiser: DenoiserConfig, downscale: int, size: tupl
                          f"pixels a side; {advice}, or make the first pass smaller")
 
 
-def check_size(config: ModelConfig, width: int, height: int, memory_bytes: int) -> None:
-    """Raise InputError for a size that the model does not make, or memory does not hold."""
+def check_size(config: ModelConfig, width: int, height: int, memory_bytes: int,
+               read: Sequence[tuple[int, int]] = ()) -> None:
+    """Raise InputError for a size that the model does not make, or that memory does not hold with
+    the pictures that it reads."""
     multiple = size_multiple(config)
     longest = side_max(config.denoiser, config.vae.downscale)
     for what, extent in (("width", width), ("height", height)):
@@ -266,8 +275,10 @@ def check_size(config: ModelConfig, width: int, height: int, memory_bytes: int) 
             raise InputError(f"{what} is {extent}; this model makes pictures whose sides are "
                              f"multiples of {multiple} pixels; the next are {below} and "
                              f"{below + multiple}")
-    need = denoising_bytes(config, width, height)
+    need = denoising_bytes(config, width, height, read)
     if need > memory_bytes:
-        raise InputError(f"a picture of {width}x{height} needs about {need / 2**30:.1f} GiB of "
-                         f"working memory (an estimate); there are {memory_bytes / 2**30:.1f} GiB; "
-                         f"choose a smaller size")
+        beside = f", with {len(read)} that are read," if read else ""
+        fewer = ", or give fewer pictures" if len(read) > 1 else ""
+        raise InputError(f"a picture of {width}x{height}{beside} needs about "
+                         f"{need / 2**30:.1f} GiB of working memory (an estimate); there are "
+                         f"{memory_bytes / 2**30:.1f} GiB; choose a smaller size{fewer}")

@@ -71,9 +71,9 @@ class DenoiserConfig(ABC):
         return None
 
     def widest(self, area: int) -> int:
-        """Numbers in its widest activation at full size, for a latent of `area` pixels; with tokens
-        of two pictures where it reads one."""
-        return (1 + self.reference) * self.hidden_size * area // self.multiple**2
+        """Numbers in its widest activation at full size, for latents of `area` pixels: that of the
+        picture, and those of others that are read as tokens."""
+        return self.hidden_size * area // self.multiple**2
 
     def purposes(self, latent: int, downscale: int) -> Mapping[int, str]:
         """Channels that are read behind the `latent` ones -> what a model with these is made for.
