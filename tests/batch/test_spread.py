@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import FakeCluster, FakeWorker
+from clusters import FakeCluster
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
@@ -31,7 +32,7 @@ class Makes:
     found = Greeting(("cpu",), "a CPU")
 
     def __init__(self, code: str, work: SpreadWork, device: str, threads: int | None,
-                 keeper: object) -> None:
+                 place: str, keeper: object) -> None:
         self.device, self.threads = device, threads
 
     def look_for_work(self) -> Greeting:
@@ -55,6 +56,10 @@ class OneGpu(Makes):
 
 class TwoGpus(Makes):
     found = Greeting(("vulkan:0", "vulkan:1"), "two GPUs")
+
+
+class Apart(Makes):
+    found = Greeting(("cpu",), "a CPU", apart=True)
 
 
 class Broken(Makes):
@@ -93,6 +98,23 @@ def test_every_picture_is_made_once_and_two_wait_for_a_worker(tmp_path: Path) ->
     check_whole(tmp_path, wanted, over(cluster, tmp_path, wanted, told))
     assert told == ["one: 1 workers on cpu, a CPU\n", "two: 1 workers on cpu, a CPU\n"]
     assert cluster.most <= 2 * 2 and all(worker.lost for worker in cluster.workers)
+
+
+def test_the_last_records_wait_for_whoever_is_free(tmp_path: Path) -> None:
+    most: list[tuple[int, int]] = []
+
+    def event(cluster: FakeCluster, at: int) -> None:
+        asked = cluster.asked("make")
+        most.append((at, max(map(asked.count, asked), default=0)))
+
+    cluster, wanted = FakeCluster(event=event), asked_for(2)
+    cluster.add("one")
+    cluster.add("two")
+    check_whole(tmp_path, wanted, over(cluster, tmp_path, wanted, []))
+    assert max(count for _, count in most) == 1
+    most.clear()
+    over(cluster, tmp_path / "more", asked_for(8), [])
+    assert max(count for _, count in most) == 2
 
 
 @given(some.data())
@@ -245,9 +267,8 @@ def test_pictures_that_records_begin_with_go_along(
 
     monkeypatch.setattr(spread, "Maker", Reads)
     monkeypatch.setattr(spread, "_loaded", lambda work, device: {})
-    monkeypatch.setattr(spread.shared_cache, "share", lambda keeper: None)
-    worker = PictureWorker(spread.cache.code_digest(), SpreadWork({}, "", "cpu"), "cpu", 1,
-                           FakeWorker("here", Makes, ()))
+    worker = PictureWorker(spread.cache.code_digest(), SpreadWork({}, "", "cpu"), "cpu", 1, "",
+                           None)
     worker.make(record, names, b"A", b"B")
     assert seen == [[b"A", b"B", b"A", str(model)]]
     (tmp_path / "b.png").unlink()
@@ -255,16 +276,34 @@ def test_pictures_that_records_begin_with_go_along(
         over(cluster, tmp_path / "again", [record], [])
 
 
-def test_a_node_with_other_files_or_code_is_refused(model_path: Path,
-                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(code: str, work: SpreadWork) -> Greeting:
-        return PictureWorker(code, work, "cpu", 1, FakeWorker("here", Makes, ())).look_for_work()
+def test_workers_of_nodes_with_another_compile_cache_share_it(tmp_path: Path) -> None:
+    for make in (Makes, Apart):
+        cluster, apart = FakeCluster(), make is Apart
+        cluster.add("one", cores=2)
+        over(cluster, tmp_path / make.__name__, asked_for(3), [], make, workers=2)
+        shared = cluster.asked("share")  # what a worker is asked, and nobody waits for
+        assert (shared == cluster.workers and len(shared) == 2) if apart else not shared
 
-    monkeypatch.setattr(spread.shared_cache, "share", lambda keeper: None)
+    def event(cluster: FakeCluster, at: int) -> None:
+        if at == 2:
+            cluster.workers[0].lost = True
+
+    cluster = FakeCluster(event=event)
+    cluster.add("one")
+    over(cluster, tmp_path / "lost", asked_for(3), [], Apart)
+    first, *later = (worker.arguments[-1] for worker in cluster.workers)
+    assert first is None and later and None not in later  # one that comes later has it at once
+
+
+def test_a_node_with_other_files_or_code_is_refused(model_path: Path) -> None:
+    def look(code: str, work: SpreadWork, place: str = "") -> Greeting:
+        return PictureWorker(code, work, "cpu", 1, place, None).look_for_work()
+
     work = SpreadWork.of({"path": model_path, **USUAL, "device": "cpu"}, 1, print)
     assert work.loading["path"] == str(model_path.absolute()) and work.loading["device"] == "cpu"
     code = spread.cache.code_digest()
-    assert look(code, work).devices == ("cpu",)
+    assert look(code, work) == replace(look(code, work, spread.shared_cache.place()), apart=True)
+    assert look(code, work, spread.shared_cache.place()).devices == ("cpu",)
     for wrong, said in ((SpreadWork(work.loading, "other", "cpu"), "files of the model are others"),
                         (SpreadWork({**work.loading, "precision": "f99"}, "", "cpu"),
                          "cpu has no f99; it has")):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import socket
 from pathlib import Path
 
 import pytest
 from clusters import FakeCluster, FakeWorker
 
-from smalti.cluster.shared_cache import Keeper, KeptElsewhere, share
+from smalti.cluster import shared_cache
+from smalti.cluster.shared_cache import Keeper, KeptElsewhere, place, share
 from smalti.runtime import cache as module
 from smalti.runtime.cache import Cache
 
@@ -81,3 +83,17 @@ def test_the_cache_of_this_process_is_the_one_that_asks(
     share(keeper)
     module.put("key", b"code")
     assert Cache(tmp_path / "keeper" / "programs").get("key") == b"code"
+
+
+def test_a_folder_has_one_place_and_two_have_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                 ) -> None:
+    found = []
+    for name in ("one", "one/../one", "two"):
+        monkeypatch.setenv("SMALTI_CACHE", str(tmp_path / name))
+        found.append(place())
+    assert found[0] == found[1] != found[2] and all(found)
+    monkeypatch.setattr(shared_cache, "BOOT", tmp_path / "none")  # as on other systems than Linux
+    assert socket.gethostname() in place()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path / "file"))
+    assert place() == ""

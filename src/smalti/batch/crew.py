@@ -29,8 +29,9 @@ class Crew(ABC):
     """Workers that take records and answer in any order."""
 
     @abstractmethod
-    def has_room(self) -> bool:
-        """Whether a record can be given now: one that waits for a worker should wait here."""
+    def has_room(self, left: int) -> bool:
+        """Whether a record can be given now, where so many are `left` to be given: one that waits
+        for a worker should wait here."""
 
     @abstractmethod
     def give(self, record: BatchRecord) -> None:
@@ -52,7 +53,7 @@ def made_by(crew: Crew, records: Sequence[BatchRecord]) -> Iterator[BatchOutcome
     given = 0
     try:
         while waiting or given:
-            while waiting and crew.has_room():
+            while waiting and crew.has_room(len(waiting)):
                 crew.give(waiting.popleft())
                 given += 1
             for record, told in crew.answers():

@@ -92,7 +92,7 @@ class _Processes(Crew):
         self._numbers = iter(range(1 << 30))
         self._count = count
 
-    def has_room(self) -> bool:
+    def has_room(self, left: int) -> bool:
         """Whether one is free, or may be begun."""
         return len(self._busy) < self._count
 

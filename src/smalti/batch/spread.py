@@ -91,10 +91,11 @@ class PictureWorker(Greeter):
     """
 
     def __init__(self, code: str, work: SpreadWork, device: str, threads: int | None,
-                 keeper: ClusterWorker) -> None:
+                 place: str, keeper: ClusterWorker | None) -> None:
         super().__init__(code)
-        shared_cache.share(keeper)
-        self._work, self._device, self._threads = work, device, threads
+        self._work, self._device, self._threads, self._place = work, device, threads, place
+        if keeper is not None:
+            self.share(keeper)
         self._made = b""
         self._maker: Maker | None = None
 
@@ -103,7 +104,11 @@ class PictureWorker(Greeter):
         that are not those of the one that asks."""
         found = self.look(self._work.device, str(self._work.loading["precision"]))
         _loaded(self._work, found.devices[0])
-        return found
+        return replace(found, apart=shared_cache.place() != self._place or not self._place)
+
+    def share(self, keeper: ClusterWorker) -> None:
+        """From now on have compiled what the keeper has, and give it what is compiled here."""
+        shared_cache.share(keeper)
 
     def make(self, record: BatchRecord, names: tuple[str, ...], *contents: bytes
              ) -> tuple[BatchOutcome, bytes]:
@@ -167,12 +172,14 @@ def _moved(options: Mapping[str, Any], here: Mapping[str, str]) -> dict[str, Any
 
 @dataclass(eq=False)
 class _Station:
-    """A node, and what is known of it: its devices, which are expected until it was looked at; the
-    scout that looks; workers and their devices by the workers' numbers."""
+    """A node, and what is known of it: its devices, which are expected until it was looked at, and
+    whether its compile cache is apart; the scout that looks; workers and their devices by the
+    workers' numbers."""
 
     node: ClusterNode
     devices: tuple[str, ...]
     looked_at: bool = False
+    apart: bool = False
     scout: ClusterWorker | None = None
     workers: dict[int, tuple[ClusterWorker, str]] = field(default_factory=dict)
     losses: int = 0
@@ -198,14 +205,17 @@ class ClusterCrew(Crew):
         self._queues: dict[int, list[Ticket]] = {}
         self._shared: dict[str, Any] = {}
         folder.clean()
-        self._keeper = cluster.begin_here(shared_cache.Keeper, (settings.cache_folder(),))
+        self._place = shared_cache.place()
+        self._keeper: ClusterWorker | None = None  # begun where a node has another cache
         self._staff()
 
     # ------------------------------------------------------------------ records
 
-    def has_room(self) -> bool:
-        """Whether a worker has fewer records than it may have."""
-        return bool(self._open())
+    def has_room(self, left: int) -> bool:
+        """Whether a worker has fewer records than it may have. The last ones wait for whoever is
+        free first: behind another one, they might wait for a slow node while others have none."""
+        count = sum(len(station.workers) for station in self._stations.values())
+        return any(left > count or not self._queues[number] for number, _ in self._open())
 
     def give(self, record: BatchRecord) -> None:
         """Give a record to the worker that has the fewest."""
@@ -242,7 +252,8 @@ class ClusterCrew(Crew):
         for station in self._stations.values():
             for worker, _ in station.workers.values():
                 self._cluster.end(worker)
-        self._cluster.end(self._keeper)
+        if self._keeper is not None:
+            self._cluster.end(self._keeper)
 
     def _answered(self, ticket: Ticket, told: Told | Declined | Lost
                   ) -> Iterator[tuple[BatchRecord, BatchOutcome | Died]]:
@@ -309,7 +320,7 @@ class ClusterCrew(Crew):
         """Have a node looked at: by a worker that it lacks, since that begins meanwhile, else by a
         process that takes no core."""
         begun = self._begin(station) if station.devices else []
-        station.scout = begun[0] if begun else self._worker(station.node, "", None, 0.0, 0.0)
+        station.scout = begun[0] if begun else self._worker(station, "", None, 0.0, 0.0)
         self._scouting[self._cluster.ask(station.scout, "look_for_work")] = station
 
     def _dismiss(self, station: _Station) -> None:
@@ -328,6 +339,8 @@ class ClusterCrew(Crew):
             self._dismiss(station)
         if isinstance(told, Told):
             station.devices, station.looked_at = told.value.devices, True
+            if told.value.apart:
+                self._share(station)
             self._kinds.setdefault(told.value.kind, set()).add(station.node.name)
             self._begin(station)
             self._tell(f"{station.node.name}: {len(station.workers)} workers on "
@@ -341,6 +354,15 @@ class ClusterCrew(Crew):
         if station.barred:
             self._refusals[station.node.name] = told.why
             self._tell(f"{station.node.name} is left out: {told.why}\n")
+
+    def _share(self, station: _Station) -> None:
+        """Have workers of a node share the compile cache of this computer."""
+        station.apart = True
+        if self._keeper is None:
+            self._keeper = self._cluster.begin_here(shared_cache.Keeper,
+                                                    (settings.cache_folder(),))
+        for worker, _ in station.workers.values():
+            self._cluster.ask(worker, "share", self._keeper)  # before the first record
 
     def _places(self, station: _Station) -> list[tuple[str, int | None, float, float]]:
         """Of each worker that a node is to have: its device and threads, and the cores and GPUs
@@ -363,15 +385,16 @@ class ClusterCrew(Crew):
                 there.remove(device)
                 continue
             number = next(self._numbers)
-            begun.append(self._worker(station.node, device, threads, cores, gpus))
+            begun.append(self._worker(station, device, threads, cores, gpus))
             station.workers[number] = begun[-1], device
             self._queues[number] = []
         return begun
 
-    def _worker(self, node: ClusterNode, device: str, threads: int | None, cores: float,
+    def _worker(self, station: _Station, device: str, threads: int | None, cores: float,
                 gpus: float) -> ClusterWorker:
-        arguments = cache.code_digest(), self._work, device, threads, self._keeper
-        return self._cluster.begin(node, cores, self._make, arguments, gpus)
+        arguments = (cache.code_digest(), self._work, device, threads, self._place,
+                     self._keeper if station.apart else None)
+        return self._cluster.begin(station.node, cores, self._make, arguments, gpus)
 
     def _wait_for_nodes(self) -> None:
         """Wait a moment for a node. Raises InputError where none comes."""

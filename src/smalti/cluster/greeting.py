@@ -16,11 +16,13 @@ from smalti.runtime.device import Device
 
 @dataclass(frozen=True)
 class Greeting:
-    """What a node has: the device of each of its workers, as `LoadOptions` takes it, and words that
-    are the same on nodes whose pictures are the same, byte for byte."""
+    """What a node has: the device of each of its workers, as `LoadOptions` takes it, words that are
+    the same on nodes whose pictures are the same, byte for byte, and whether its compile cache is
+    `apart` from that of the one who asks."""
 
     devices: tuple[str, ...]
     kind: str
+    apart: bool = False
 
 
 class Greeter:

@@ -127,6 +127,7 @@ class RayCluster:
         place = NodeAffinitySchedulingStrategy(node, soft=False)
         return RayWorker(self._host.options(
             num_cpus=cores, num_gpus=gpus, max_restarts=0, max_task_retries=0,
+            enable_task_events=False,  # nobody reads them here, and Ray's head keeps them
             scheduling_strategy=place).remote(make, tuple(arguments)))
 
     def share(self, content: bytes) -> Any:

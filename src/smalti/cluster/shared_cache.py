@@ -3,11 +3,14 @@
 A keeper is a worker beside the process that began the work, and has its cache. Workers ask it for
 what they lack, and give it what they made. Entries are named by the hash of what they are made of,
 which holds the code of Smalti and what their device can do; each side checks what it is given.
+Workers that have the same folder (`place`) need no keeper.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
+import uuid
 from pathlib import Path
 
 from smalti.cluster.interface import ClusterWorker, Told
@@ -17,7 +20,26 @@ SECONDS = 60.0
 """Waited for the keeper, then it counts as gone: it is slower than that only where the way to it
 is lost, and a UNet is compiled in less."""
 
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""Of Linux: no two computers have the same, nor one computer twice."""
+
 _log = logging.getLogger(__name__)
+
+
+def place() -> str:
+    """What tells the folder of this process's cache from all others, also of other computers; ""
+    where there is none."""
+    folder = cache.own().folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        state = folder.stat()
+    except OSError:
+        return ""
+    try:
+        computer = BOOT.read_text(encoding="ascii").strip()
+    except OSError:
+        computer = f"{socket.gethostname()} {uuid.getnode():x}"
+    return f"{computer} {state.st_dev}:{state.st_ino}"
 
 
 class Keeper:
