@@ -126,6 +126,12 @@ def test_linear_with_its_neighbours(name: str) -> None:
                 check(kernel, SCHEDULES[name])
 
 
+def test_who_brings_nothing_reads_no_row_number() -> None:
+    """Half of the invocations of a work-group are behind its one row, and the last row is too."""
+    (kernel,) = contractions(linear((1, 2), 50, 2, "gathered"))
+    check(kernel, GroupContraction(1, 64, 128, 1, 4, ways=8, direct=True))
+
+
 @pytest.mark.parametrize("name", ["plain", "ahead", "split", "uneven", "small matrices"])
 @pytest.mark.parametrize("parts", [2, 3])
 def test_gated_products(name: str, parts: int) -> None:

@@ -238,16 +238,18 @@ class Lines(Factor):
         known: dict = {}
         with b.once({}):
             self.tap = Tap(b.let(tap * self.chunks_of_a_tap), [
-                self._line(origin, walks, step, known)
-                for origin, walks in zip(self.origins, self.walks)])
+                self._line(spot, origin, walks, step, known)
+                for spot, origin, walks in zip(self.spots, self.origins, self.walks)])
 
-    def _line(self, origin: Place, walks: Sequence[Walk], step: Place, known: dict) -> TapLine:
-        """A line at a place of the window, `step` further than where it begins."""
+    def _line(self, spot: Spot, origin: Place, walks: Sequence[Walk], step: Place,
+              known: dict) -> TapLine:
+        """The line of a spot at a place of the window, `step` further than where it begins."""
         b, at = self.b, self._at(origin, step)
         values = Values(b, self.product.kernel, self.bindings, at)
         inside = values.inside(self.guards)
         if inside is not None:
-            values.where = inside = b.let(inside)
+            inside = b.let(inside)
+        values.where = both(inside, spot.where)
         for walk in walks:
             values.places |= walk.place(b, step, known)
         places = {}
@@ -308,8 +310,8 @@ class Lines(Factor):
             if not self.steady:
                 found.append(Fetched(self._loaded(at, places, both(spot.where, inside)), inside))
                 continue
-            values = Values(b, product.kernel, self.bindings, at, where=inside, places=places)
-            counts = b.let(both(inside, spot.where))
+            counts = b.let(both(inside, spot.where))  # who brings nothing reads no row number
+            values = Values(b, product.kernel, self.bindings, at, where=counts, places=places)
             places = {a: values.place(a) if spot.where is None and self._common(a) else
                       b.let(select(counts, values.place(a), 0)) for a in self.loads.values()}
             found.append(Fetched(self._loaded(at, places, None), inside))
