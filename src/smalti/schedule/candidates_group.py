@@ -98,7 +98,7 @@ def arithmetic(kernel: Kernel, schedule: GroupSchedule) -> Hashable:
     A contraction goes through its depth from the first to the last element, whatever its tiles;
     only where several invocations or work-groups share the depth, or the matrix unit adds, does
     more matter. An attention goes through its keys so: what matters is when the top of a row may
-    move, by the keys of a tile, and who adds its weights.
+    move, by the keys of a tile, and who adds its weights, or whether the matrix unit does.
 
     >>> tall, wide = (GroupContraction(*tile, 16, 4, 4) for tile in ((64, 16), (16, 64)))
     >>> arithmetic(None, tall) == arithmetic(None, wide)
@@ -118,7 +118,9 @@ def arithmetic(kernel: Kernel, schedule: GroupSchedule) -> Hashable:
     if isinstance(schedule, GroupAttention):
         return (kind, schedule.columns, schedule.each, schedule.dtype, schedule.subgroup > 0)
     if isinstance(schedule, GroupMatrixAttention):
-        return kind, schedule.keys, schedule.share, schedule.matrix, schedule.dtype
+        _, keys, _, width = kernel.buffer("v").shape
+        counts = schedule.counts(keys, width)
+        return kind, schedule.keys, schedule.share, schedule.matrix, schedule.dtype, counts
     return "map" if isinstance(schedule, GroupMap | GroupTransposition) else kind
 
 

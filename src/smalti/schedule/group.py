@@ -398,6 +398,11 @@ class GroupMatrixAttention:
         whole = (self.channels,) * 2 if self.channels else (k, self.across * columns)
         return -(-depth // whole[0]) * whole[0], -(-width // whole[1]) * whole[1]
 
+    def counts(self, keys: int, width: int) -> bool:
+        """Whether matrices reach behind the last channel of values, and there are several tiles of
+        keys: then the first place there counts weights."""
+        return not self.channels and keys > self.keys and self.padded(width, width)[1] > width
+
     def stride(self, elements: int) -> int:
         """From one row of factors to the next: they begin at multiples of 16 bytes."""
         return elements + 8

@@ -176,6 +176,21 @@ def test_one_tile_has_no_top_of_earlier_keys() -> None:
             kernel, replace(UNIT, subgroup_min=32), MatrixShape(16, 16, 16, "f16", "f32"))}
 
 
+@pytest.mark.parametrize("name, width, counts", [
+    ("held", 40, True), ("held", 48, False), ("sets", 40, True), ("sets", 64, False),
+    ("across", 40, True), ("chunks", 40, False), ("one tile", 40, False)])
+def test_weights_are_counted_by_a_channel_that_nobody_has(name: str, width: int,
+                                                          counts: bool) -> None:
+    """As far as matrices reach behind the last: an instruction less for each weight."""
+    kernel, schedule = narrowed(attention(40, 77, 1, 40, width=width), "f16"), MATRICES[name]
+    (program,) = lower(kernel, schedule, UNIT).steps
+    assert schedule.counts(77, width) is counts
+    assert any(isinstance(each, Variable) and each.name.startswith("total")
+               for each in statements(program.body)) is not (counts or schedule.keys > 77)
+    found, expected = execute(kernel, schedule, {}, UNIT)
+    assert relative_error(found["out"], expected["out"]) < TOLERANCES["f16"]
+
+
 def test_one_tile_is_loaded_once() -> None:
     kernel = narrowed(attention(40, 64, 1, 40), "f16")
     schedule = GroupMatrixAttention(2, 1, 64, "16x16x16", 32, held=True)
@@ -334,7 +349,7 @@ def test_few_registers_and_matrices_on_a_device(vulkan: Gpu, across: int, channe
     monkeypatch.setattr(vulkan, "limits", limits)
     schedule = GroupMatrixAttention(2 * across, 1, 32, shape.text, matrix_subgroup(shape, limits),
                                     across=across, channels=channels, columns=2 if channels else 1)
-    kernel = narrowed(attention(20, 77, 1, 24), "f16")
+    kernel = narrowed(attention(20, 77, 1, 24, width=20), "f16")
     found, expected = execute(kernel, schedule, {}, limits, gpu=vulkan)
     assert relative_error(found["out"], expected["out"]) < TOLERANCES["f16"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -138,16 +139,18 @@ class Heads(Generic[Schedule]):
         """What brings `rows` tokens, and `channels` of each, to a shared array."""
         return TokenTile(self, name, array, stride, rows, channels, by_columns)
 
-    def clear(self, array: Shared, stride: int, rows: range, columns: range) -> None:
-        """Put 0 into some rows and columns of a shared array, which tiles leave alone."""
+    def fill(self, array: Shared, stride: int, rows: range, columns: range,
+             value: float = 0.0) -> None:
+        """Put a value into some rows and columns of a shared array, which tiles leave alone; into
+        an array of words only 0."""
         b, size, count = self.b, self.schedule.size, len(rows) * len(columns)
         if not count:
             return
-        zero = number(0, U32) if array.dtype == "u32" else number(0.0, F32)
+        filled = number(0, U32) if array.dtype == "u32" else number(value, F32)
         with b.loop(-(-count // size), name="turn") as turn:
             index = b.let(turn * size + b.invocation)
             at = (index // len(columns) + rows.start) * stride
-            b.store(array, at + index % len(columns) + columns.start, zero,
+            b.store(array, at + index % len(columns) + columns.start, filled,
                     where=index < count if count % size else None)
 
     def allowed(self, score: Expr, queries: Sequence[Expr], keys: Sequence[Expr],
@@ -336,10 +339,11 @@ class TokenTile:
             at = self.target + (spot.row * self.stride + spot.column) // self.halves
             b.store(self.array, at, values[0], where=spot.where)
             return
-        for lane in range(self.lanes):
-            turned = vector(*[v.lane(lane) if self.lanes > 1 else v for v in values])
-            at = self.target + ((spot.column + lane) * self.stride + spot.row)
-            b.store(self.array, at, turned, where=spot.where)
+        with nullcontext() if spot.where is None else b.branch(spot.where):
+            for lane in range(self.lanes):
+                turned = vector(*[v.lane(lane) if self.lanes > 1 else v for v in values])
+                at = self.target + ((spot.column + lane) * self.stride + spot.row)
+                b.store(self.array, at, turned)
 
 
 class Ahead:

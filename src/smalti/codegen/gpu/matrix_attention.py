@@ -17,6 +17,9 @@ wide heads fit into registers. What is too wide for shared memory is staged in c
 
 The top is any number that is not far below the scores: it moves when they exceed it by `SLACK`, so
 in most tiles sums need no scaling.
+
+Where matrices reach behind the last channel, and there are several tiles, values are 1 in the first
+place there: its sum is what the weights of a query come to, and nobody adds them up.
 """
 
 from __future__ import annotations
@@ -89,6 +92,7 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         self.query = b.let(self.first + self.row, "query")
         self.level: Expr = number(BOTTOM, F32)
         self.sum_of_row: Expr = number(0.0, F32)
+        self.counts = s.counts(self.keys, self.width)
         self.once = not self.causal and self.keys <= schedule.keys and self.sharer is None
         """Whether all keys are in one tile, and each subgroup knows what its own rows come to."""
 
@@ -111,9 +115,10 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         if not s.held:
             self.tile("q", self.arrays["query"], s.stride(self.key_width), s.queries,
                       self.key_width).bring(self.first)
-        if not self.once:  # what weights are below, and come to
-            self.top, self.total = b.variable(BOTTOM, "top"), b.variable(0.0, "total")
-            self.level, self.sum_of_row = self.top, self.total
+        if not self.once:  # what weights are below
+            self.level = self.top = b.variable(BOTTOM, "top")
+            if not self.counts:  # and what they come to
+                self.sum_of_row = self.total = b.variable(0.0, "total")
         self.sums = [[b.variable(0.0, "sum", self.sum)
                       for _ in range(self.value_width // (s.across * self.sum.columns))]
                      for _ in range(s.blocks)]
@@ -135,7 +140,7 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
 
     def tiles(self) -> tuple[TokenTile, TokenTile]:
         """What brings keys and values, whole or by chunks. Whole ones leave alone what is behind
-        the last channel, and is 0."""
+        the last channel, and is 0, but for the channel that counts."""
         s, long = self.schedule, self.schedule.stride(self.schedule.keys)
         if s.channels:
             stage = self.arrays["stage"]
@@ -143,9 +148,11 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
                     self.tile("v", stage, long, s.keys, s.channels, by_columns=True))
         keys, values, wide = self.arrays["key"], self.arrays["value"], s.stride(self.key_width)
         halves = 2 if keys.dtype == "u32" else 1
-        self.clear(keys, wide // halves, range(s.keys),
-                   range(self.depth // halves, self.key_width // halves))
-        self.clear(values, long, range(self.width, self.value_width), range(s.keys))
+        behind = self.width + self.counts
+        self.fill(keys, wide // halves, range(s.keys),
+                  range(self.depth // halves, self.key_width // halves))
+        self.fill(values, long, range(self.width, behind), range(s.keys), 1.0)
+        self.fill(values, long, range(behind, self.value_width), range(s.keys))
         return (self.tile("k", keys, wide, s.keys, self.depth),
                 self.tile("v", values, long, s.keys, self.width, by_columns=True))
 
@@ -305,12 +312,13 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         for n, (at, found) in enumerate(zip(places, scores)):
             weight = b.let(self.weight(score(n) if twice else found, spread(self.level, VECTOR)))
             b.store(self.arrays["weight"], self.row * s.stride(s.keys) + at, weight)
-            weights = [b.let(weights[0] + weight) if weights else weight]
-        total = fold(weights[0], "add")
+            if not self.counts:
+                weights = [b.let(weights[0] + weight) if weights else weight]
         if grown is None:
-            self.sum_of_row = total
+            self.sum_of_row = fold(weights[0], "add")
             return
-        b.set(self.total, self.total + total)
+        if weights:
+            b.set(self.total, self.total + fold(weights[0], "add"))
         step = VECTOR * s.share
         with self.b.branch(self.moved) if s.across == 1 else nullcontext():
             for at in places[:max(1, self.sum.columns // step)]:
@@ -330,7 +338,8 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         top = b.let(select(far, most, self.top))
         grown = b.let(op("exp2", self.top - top))
         b.set(self.top, top)
-        b.set(self.total, self.total * grown)
+        if not self.counts:
+            b.set(self.total, self.total * grown)
         return grown
 
     def anywhere(self, condition: Expr) -> Expr:
@@ -426,27 +435,38 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
 
     def finish(self) -> None:
         """Divide by the totals, and write the results: as many columns at a time as there are
-        scores."""
+        scores, those that the totals are among first."""
         b, s = self.b, self.schedule
-        total = self.over_row(self.sum_of_row, "add")
+        piece = s.ways * s.keys // s.across
+        places = [(start, first) for start in range(0, self.value_width // s.across, self.own)
+                  for first in range(0, self.own, piece)]
+        counter = self.width % self.own // piece * piece
+        if self.counts:
+            places.sort(key=lambda place: place[1] != counter)
+        share = None if self.counts else self.share_of(self.over_row(self.sum_of_row, "add"))
+        for start, first in places:
+            columns = min(piece, self.own - first)
+            self.meet()
+            self.leave(start + first, columns)
+            self.meet()
+            if share is None:
+                at = self.width // self.own * columns + self.width % self.own - counter
+                share = self.share_of(b.load(self.arrays["score"],
+                                             self.row * s.score_stride + at))
+            with self.sharing(), b.loop(s.across * columns // (VECTOR * s.share),
+                                        name="turn") as turn:
+                place = b.let((turn * s.share + self.part) * VECTOR)
+                value = b.load(self.arrays["score"], self.row * s.score_stride + place, VECTOR)
+                owner = place // columns * self.own if s.across > 1 else number(0, U32)
+                channel = owner + place % columns if s.across > 1 else place
+                self.write(self.query, b.let(channel + start * s.across + first),
+                           b.let(value * share), self.value_width > self.width, None)
+
+    def share_of(self, total: Expr) -> Expr:
+        """What a row's sums are multiplied by whose weights come to `total`, in each lane."""
         if self.masked:
             total = op("max", total, number(TOTAL_MIN, F32))
-        share = b.let(spread(b.let(1.0 / total), VECTOR))
-        for start in range(0, self.value_width // s.across, self.own):
-            piece = s.ways * s.keys // s.across
-            for first in range(0, self.own, piece):
-                columns = min(piece, self.own - first)
-                self.meet()
-                self.leave(start + first, columns)
-                self.meet()
-                with self.sharing(), b.loop(s.across * columns // (VECTOR * s.share),
-                                            name="turn") as turn:
-                    place = b.let((turn * s.share + self.part) * VECTOR)
-                    value = b.load(self.arrays["score"], self.row * s.score_stride + place, VECTOR)
-                    owner = place // columns * self.own if s.across > 1 else number(0, U32)
-                    channel = owner + place % columns if s.across > 1 else place
-                    self.write(self.query, b.let(channel + start * s.across + first),
-                               b.let(value * share), self.value_width > self.width, None)
+        return self.b.let(spread(self.b.let(1.0 / total), VECTOR))
 
     def leave(self, first: int, columns: int) -> None:
         """Put some columns of a subgroup's sums where scores were."""
