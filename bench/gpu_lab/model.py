@@ -73,11 +73,14 @@ def compared(report: Report, unit: ComputeUnit, needs: CompilerNeeds) -> Compari
     """A report beside what is predicted with these constants."""
     subgroup, size = report["subgroup"], report["size"]
     unit = replace(unit, needs=needs)
-    predicted = max(unit.held(each) for each in points(report))
+    alive = points(report)
+    predicted = max(unit.held(each) for each in alive)
+    resident = unit.resident(predicted, subgroup, size, report["shared"],
+                             any(each.factors for each in alive))
     return Comparison(
         needed(report, unit), predicted,
         (report["spills"] > 0, predicted > unit.capacity(subgroup, size)),
-        (report["occupancy"], unit.resident(predicted, subgroup, size, report["shared"])),
+        (report["occupancy"], resident),
         report.get("chooser", {}).get("registers", 0.0), capped(report, unit))
 
 

@@ -34,6 +34,29 @@ def test_occupancy_is_what_drivers_say(architecture: str, registers: int, subgro
     assert unit.resident(registers, subgroup, size, shared) == told
 
 
+# the same of programs that multiply matrices, and what there was room for by their registers
+GIVEN_AWAY = [
+    ("rdna3_big", 70, 256, 15360, 12, 16), ("rdna3_big", 115, 256, 20480, 8, 12),
+    ("rdna4", 104, 256, 20480, 8, 12), ("rdna3_big", 180, 256, 20480, 8, 8),
+]
+
+
+@pytest.mark.parametrize("architecture, registers, size, shared, told, room", GIVEN_AWAY)
+def test_subgroups_that_the_scheduler_gives_away_for_loads(
+        architecture: str, registers: int, size: int, shared: int, told: int, room: int) -> None:
+    """Whole work-groups, and eight subgroups are left in any case."""
+    unit = compute_unit(architecture)
+    assert unit.resident(registers, 32, size, shared, matrices=True) == told
+    assert unit.resident(registers, 32, size, shared) == room
+
+
+def test_only_compilers_that_do_give_subgroups_away() -> None:
+    assert compute_unit("rdna3_small").gives is compute_unit("rdna4").gives is True
+    for name in ("rdna2", "ada"):
+        unit = compute_unit(name)
+        assert unit.resident(70, 32, 256, 0, matrices=True) == unit.resident(70, 32, 256, 0)
+
+
 def test_engines_have_the_same_registers_for_every_thread() -> None:
     engine = compute_unit("xe_hpg")
     assert engine.capacity(8, 128) == 128 and engine.capacity(16, 128) == 64

@@ -173,7 +173,8 @@ class GroupWork:
         return total
 
     def resident(self, s: GroupContraction) -> int:
-        """Work-groups that a unit holds at a time, by registers and shared memory."""
+        """Work-groups that a unit holds at a time, by registers and shared memory. Those that a
+        compiler gives away for loads ahead count: what is ahead waits for nobody, either."""
         unit, shared = self.unit, s.shared_bytes(self.parts)
         if unit is not None:
             size = s.subgroup or LANES

@@ -17,6 +17,11 @@ LANES = 32
 """Registers are counted in units of 32 lanes; a register of a subgroup of 64 counts as two."""
 WORD = 4
 """Bytes of a register of a lane."""
+AHEAD_SHARE = 12 / 512
+"""Registers that AMD's scheduler adds to what a program needs when it works out how many subgroups
+to leave, as a share of the file: Mesa, src/amd/compiler/aco_scheduler.cpp (schedule_program)."""
+AHEAD_LEAST, AHEAD_SUBGROUPS = 24, 8
+"""Registers that it takes for needed at least, and subgroups that it leaves at least."""
 RIGHT_EARLY = 1 / 6
 """How much of right factors is loaded early, as much as of left ones being 1: what Intel's compiler
 does, which tells the most registers for factors."""
@@ -89,7 +94,9 @@ class ComputeUnit:
     time, `registers_max` to an invocation at most. `subgroups` run at a time at most, `step` more
     at a time. `sharers` units have `shared_bytes` together, of which a work-group takes a multiple
     of `shared_granule`, or the next of `shared_sizes`, and `shared_reserved` besides; `groups` of
-    more than one subgroup they run at most (0: nobody says). `source` is where this is from.
+    more than one subgroup they run at most (0: nobody says). Where a program multiplies matrices,
+    a compiler that `gives` subgroups away has more registers for loads ahead of the products.
+    `source` is where this is from.
 
     >>> rdna3 = ComputeUnit("rdna3", 192 << 10, registers_max=256, granule=24, subgroups=16,
     ...                     sharers=2, shared_bytes=64 << 10, shared_granule=1024, groups=16)
@@ -114,6 +121,7 @@ class ComputeUnit:
     groups: int = 0
     double: bool = False
     """True if a subgroup of 64 counts as two of 32, as drivers of AMD tell it."""
+    gives: bool = False
     needs: CompilerNeeds = CompilerNeeds(1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
     source: str = ""
 
@@ -143,10 +151,11 @@ class ComputeUnit:
         granule = max(1, self.granule * LANES // subgroup)
         return min(self.registers_max, words // beside // granule * granule)
 
-    def resident(self, registers: int, subgroup: int, invocations: int, shared: int) -> int:
+    def resident(self, registers: int, subgroup: int, invocations: int, shared: int,
+                 matrices: bool = False) -> int:
         """Subgroups that a unit runs at a time, of work-groups of so many invocations and bytes of
-        shared memory, whose invocations have so many registers. What is more than the capacity is
-        spilled."""
+        shared memory, whose invocations need so many registers, of a program that multiplies
+        `matrices` or not. What is more than the capacity is spilled."""
         each = subgroups_of(invocations, subgroup)
         most = self.subgroups
         if not self.fixed_bytes:
@@ -154,6 +163,8 @@ class ComputeUnit:
             asked = min(max(registers, 1), self.capacity(subgroup, invocations))
             words = self.file_bytes // (WORD * subgroup)
             most = min(most, words // (-(-asked // granule) * granule))
+            if matrices and self.gives:
+                most = self._left(most, words, registers, each, shared)
         most = max(most // self.step * self.step, -(-each // self.sharers))
         groups = most * self.sharers // each
         if self.double:  # as its driver tells it, also where no whole group is left
@@ -164,6 +175,15 @@ class ComputeUnit:
             groups = min(groups, self.groups)
         found = -(-max(groups, 1) * each // self.sharers)
         return min(found, most) * (subgroup // LANES) if self.double else found
+
+    def _left(self, most: int, words: int, registers: int, each: int, shared: int) -> int:
+        """How many of `most` subgroups a scheduler leaves that gives some away: whole work-groups
+        of `each` of them, for which there is shared memory."""
+        wanted = max(AHEAD_LEAST, registers) + int(AHEAD_SHARE * words)
+        groups = max(AHEAD_SUBGROUPS, words // wanted) * self.sharers // each
+        if shared:
+            groups = min(groups, self.shared_bytes // self.taken(shared))
+        return min(most, -(-groups * each // self.sharers)) if groups else most
 
     def taken(self, shared: int) -> int:
         """Bytes of shared memory that a work-group takes which asks for `shared`.
