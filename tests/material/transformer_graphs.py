@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from native_regions import arrays_for, relative_error
@@ -31,6 +31,19 @@ def with_texts(graph: Graph, counts: Sequence[int], zeros: bool = True) -> tuple
     if "timesteps" in inputs:
         inputs["timesteps"] = np.linspace(1000, 200, len(counts)).astype(np.float32)
     return inputs, parameters
+
+
+def check_texts_alone(make: Callable[[int, int], Graph], counts: Sequence[int],
+                      inputs: Arrays, parameters: Arrays) -> None:
+    """Assert that rows of a batch, with texts of these numbers of tokens, are computed as if each
+    were alone; `make` gives the graph of a number of rows and of tokens in each."""
+    graph = make(len(counts), max(counts))
+    found = evaluate(graph, inputs, parameters)["prediction"]
+    for row, count in enumerate(counts):
+        alone = {name: array[row:row + 1] for name, array in inputs.items()}
+        alone["context"], alone["mask"] = alone["context"][:, :count], alone["mask"][:, :count]
+        expected = evaluate(make(1, count), alone, parameters)["prediction"][0]
+        np.testing.assert_allclose(found[row], expected, rtol=1e-4, atol=1e-5)
 
 
 def published(graph: Graph) -> tuple[Arrays, Arrays]:

@@ -7,7 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from native_regions import LEVELS, arrays_for, check_graph, relative_error
-from transformer_graphs import ALLOWED, Arrays, bf16_error, check_program, gpu_error, with_texts
+from transformer_graphs import (
+    ALLOWED,
+    Arrays,
+    bf16_error,
+    check_program,
+    check_texts_alone,
+    gpu_error,
+    with_texts,
+)
 from transformer_peers import TINY_QWEN_IMAGE, filled, packed, qwen_image_module, weights_of
 from webgpu_devices import webgpu  # noqa: F401  a fixture
 
@@ -74,17 +82,13 @@ def test_the_program_computes_a_block() -> None:
 
 def test_a_text_of_a_batch_is_read_as_if_it_were_alone() -> None:
     """What fills it up is not seen, whatever it is, and moves nothing."""
-    counts, height, width = [7, 13], 6, 4
-    graph = qwen_image_graph(TINY, len(counts), height, width, max(counts))
-    inputs, parameters = with_texts(graph, counts)
+    def graph(rows: int, tokens: int) -> Graph:
+        return qwen_image_graph(TINY, rows, 6, 4, tokens)
+
+    counts = [7, 13]
+    inputs, parameters = with_texts(graph(2, 13), counts)
     inputs["context"] += 1 - inputs["mask"][:, :, None]
-    found = evaluate(graph, inputs, parameters)["prediction"]
-    for row, count in enumerate(counts):
-        alone = {name: array[row:row + 1] for name, array in inputs.items()}
-        alone["context"], alone["mask"] = alone["context"][:, :count], alone["mask"][:, :count]
-        single = qwen_image_graph(TINY, 1, height, width, count)
-        expected = evaluate(single, alone, parameters)["prediction"][0]
-        np.testing.assert_allclose(found[row], expected, rtol=1e-4, atol=1e-5)
+    check_texts_alone(graph, counts, inputs, parameters)
 
 
 def test_controls_are_added_behind_their_blocks() -> None:

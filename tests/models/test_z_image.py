@@ -11,6 +11,7 @@ from transformer_graphs import (
     ALLOWED,
     bf16_error,
     check_program,
+    check_texts_alone,
     gpu_error,
     published,
     with_texts,
@@ -18,7 +19,7 @@ from transformer_graphs import (
 from webgpu_devices import webgpu  # noqa: F401  a fixture
 
 from smalti.errors import InputError
-from smalti.graph import evaluate, verify
+from smalti.graph import Graph, evaluate, verify
 from smalti.models import (
     LUMINA2,
     Z_IMAGE,
@@ -76,16 +77,11 @@ def test_the_program_computes_a_block() -> None:
 def test_a_text_of_a_batch_is_read_as_if_it_were_alone() -> None:
     """It is filled up to a multiple of 32 tokens, however long the others are, which also says
     where the image stands."""
-    counts, height, width = [7, 33], 6, 4
-    graph = z_image_graph(TINY, len(counts), height, width, max(counts))
-    inputs, parameters = with_texts(graph, counts)
-    found = evaluate(graph, inputs, parameters)["prediction"]
-    for row, count in enumerate(counts):
-        alone = {name: array[row:row + 1] for name, array in inputs.items()}
-        alone["context"], alone["mask"] = alone["context"][:, :count], alone["mask"][:, :count]
-        single = z_image_graph(TINY, 1, height, width, count)
-        expected = evaluate(single, alone, parameters)["prediction"][0]
-        np.testing.assert_allclose(found[row], expected, rtol=1e-4, atol=1e-5)
+    def graph(rows: int, tokens: int) -> Graph:
+        return z_image_graph(TINY, rows, 6, 4, tokens)
+
+    counts = [7, 33]
+    check_texts_alone(graph, counts, *with_texts(graph(2, 33), counts))
 
 
 def test_the_units_change_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,16 +157,11 @@ def test_the_program_computes_lumina2() -> None:
 
 def test_a_text_of_lumina2_is_read_as_if_it_were_alone() -> None:
     """Its number of tokens also says where the image stands; what is behind it is not seen."""
-    counts, height, width = [1, 7, 12], 6, 4
-    graph = z_image_graph(TINY_LUMINA, len(counts), height, width, max(counts))
-    inputs, parameters = with_texts(graph, counts, zeros=False)
-    found = evaluate(graph, inputs, parameters)["prediction"]
-    for row, count in enumerate(counts):
-        alone = {name: array[row:row + 1] for name, array in inputs.items()}
-        alone["context"], alone["mask"] = alone["context"][:, :count], alone["mask"][:, :count]
-        single = z_image_graph(TINY_LUMINA, 1, height, width, count)
-        expected = evaluate(single, alone, parameters)["prediction"][0]
-        np.testing.assert_allclose(found[row], expected, rtol=1e-4, atol=1e-5)
+    def graph(rows: int, tokens: int) -> Graph:
+        return z_image_graph(TINY_LUMINA, rows, 6, 4, tokens)
+
+    counts = [1, 7, 12]
+    check_texts_alone(graph, counts, *with_texts(graph(3, 12), counts, zeros=False))
 
 
 @pytest.mark.sweep
