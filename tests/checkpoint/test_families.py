@@ -35,7 +35,7 @@ def assert_same(found: Checkpoint, config, weights) -> None:
 def test_a_whole_file(tmp_path: Path, family: str) -> None:
     config = FAMILIES[family]
     weights = tiny.random_weights(config)
-    path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
+    path = tiny.write_whole(tmp_path / "model.safetensors", config, weights)
     assert_same(load(path), config, weights)
     report = inspect(path)
     assert report.loadable and report.kind.family == family
@@ -72,7 +72,7 @@ def test_sd3_without_t5(tmp_path: Path) -> None:
     config = FAMILIES["sd3"]
     config = replace(config, texts={name: config.texts[name] for name in ("clip_l", "clip_g")})
     weights = tiny.random_weights(config)
-    path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
+    path = tiny.write_whole(tmp_path / "model.safetensors", config, weights)
     assert_same(load(path), config, weights)
 
 
@@ -80,7 +80,7 @@ def test_sd3_without_t5(tmp_path: Path) -> None:
 def test_another_autoencoder_takes_the_place_of_the_own_one(tmp_path: Path, family: str) -> None:
     config = FAMILIES[family]
     weights, others = (tiny.random_weights(config, seed) for seed in range(2))
-    path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
+    path = tiny.write_whole(tmp_path / "model.safetensors", config, weights)
     vae = tiny.write(tmp_path / "vae.safetensors", tiny.part(others, tiny.VAE))
     found = load(path, vae=vae)
     assert_same(found, config, {name: (others if name.startswith(tiny.VAE) else weights)[name]
@@ -119,7 +119,7 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
 def test_a_file_without_the_part_that_is_asked_of_it(tmp_path: Path) -> None:
     config = FAMILIES["sd1"]
     weights = tiny.random_weights(config)
-    path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
+    path = tiny.write_whole(tmp_path / "model.safetensors", config, weights)
     vae = tiny.write(tmp_path / "vae.safetensors", tiny.part(weights, tiny.VAE))
     text = tiny.write(tmp_path / "text.safetensors", tiny.text_encoder(config, weights, "clip_l"))
     with pytest.raises(CheckpointError, match="holds no text encoder.*--text-encoder"):
@@ -144,7 +144,7 @@ def test_models_that_change_pictures(tmp_path: Path, channels: int, family: str)
     config = FAMILIES["sd1"]
     config = replace(config, denoiser=replace(config.denoiser, in_channels=channels))
     weights = tiny.random_weights(config)
-    path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
+    path = tiny.write_whole(tmp_path / "model.safetensors", config, weights)
     found = load(path)
     assert found.config.denoiser.in_channels == channels and found.report.kind.id == family
     assert f"it changes a picture: {channels} channels" in str(found.report)
@@ -343,7 +343,7 @@ def test_what_sd2_predicts(tmp_path: Path, deviation: float, prediction: str, si
     weights = tiny.random_weights(config)
     name = tiny.DENOISER + VELOCITY_NORM
     weights[name] = np.resize([deviation, -deviation], weights[name].shape).astype(np.float16)
-    path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
+    path = tiny.write_whole(tmp_path / "model.safetensors", config, weights)
     found = load(path).config
     assert (found.prediction, found.default_width) == (prediction, size)
     assert found.denoiser == config.denoiser

@@ -29,12 +29,10 @@ def pixels(pipe: Pipeline, **options: object) -> np.ndarray:
 @pytest.mark.parametrize("family", [
     pytest.param(name, marks=[] if name in ("sd1", "sdxl", "flux") else pytest.mark.sweep)
     for name in tiny.FAMILIES])
-def test_every_family_takes_adapters_and_gives_them_back(tmp_path: Path, family: str) -> None:
-    config = tiny.FAMILIES[family]
-    model = tiny.write(tmp_path / "model.safetensors",
-                       tiny.single_file(config, tiny.random_weights(config)))
-    adapter = write_adapter(tmp_path / "adapter.safetensors", config)
-    pipe = Pipeline.load(model, threads=1)
+def test_every_family_takes_adapters_and_gives_them_back(
+        family_files: tiny.Files, tmp_path: Path, family: str) -> None:
+    adapter = write_adapter(tmp_path / "adapter.safetensors", tiny.FAMILIES[family])
+    pipe = Pipeline.load(family_files[family], threads=1)
     before = pixels(pipe, **SMALL)
     fit = pipe.load_lora(adapter)
     assert not fit.unused, str(fit)
@@ -263,14 +261,12 @@ def test_pictures_in_turns_keep_their_own_adapters(named: Pipeline) -> None:
 
 @pytest.mark.parametrize(("container", "precision"), [
     (".gguf", "q8_0"), (".gguf", "q4_0"), (".safetensors", "fp8")])
-def test_quantised_weights_are_read_then_changed(tmp_path: Path, container: str,
-                                                 precision: str) -> None:
+def test_quantised_weights_are_read_then_changed(
+        family_files: tiny.Files, tmp_path: Path, container: str, precision: str) -> None:
     config = tiny.FAMILIES["flux"]
-    whole = tiny.write(tmp_path / "whole.safetensors",
-                       tiny.single_file(config, tiny.random_weights(config)))
     model = tmp_path / f"quantised{container}"
     with open(model, "wb") as stream:
-        list(convert.plan(whole, container, precision).write(stream))
+        list(convert.plan(family_files["flux"], container, precision).write(stream))
     opened = checkpoint.load(model)
     adapter = AdapterFile.open(write_adapter(tmp_path / "style.safetensors", config))
     adapted = Adapted(opened, [WeightedAdapter(adapter, 0.5)])

@@ -84,10 +84,8 @@ OTHERS = [name for name in tiny.FAMILIES if name != "sd1"]
     *(pytest.param("vulkan:0", family, marks=[] if family == "flux" else pytest.mark.sweep)
       for family in OTHERS),
     pytest.param("wgpu:0", "sd3", marks=pytest.mark.sweep)], indirect=["device"])
-def test_every_family(tmp_path: Path, family: str, device: str) -> None:
-    config = tiny.FAMILIES[family]
-    path = tiny.write(tmp_path / f"{family}.safetensors",
-                      tiny.single_file(config, tiny.random_weights(config)))
+def test_every_family(family_files: tiny.Files, family: str, device: str) -> None:
+    path = family_files[family]
     options = {"width": 32, "height": 32, "steps": 2}
     expected = pixels(Pipeline.load(path, device="cpu", precision="f32", threads=1), **options)
     found = pixels(Pipeline.load(path, device=device, precision="f32"), **options)
@@ -114,8 +112,7 @@ WIDE = replace(tiny.FAMILIES["sd1"], denoiser=replace(
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.write(tmp_path_factory.mktemp("wide") / "whole.safetensors",
-                      tiny.single_file(WIDE, tiny.random_weights(WIDE)))
+    return tiny.write_whole(tmp_path_factory.mktemp("wide") / "whole.safetensors", WIDE)
 
 
 def converted(whole: Path, folder: Path, precision: str) -> Path:
@@ -209,8 +206,7 @@ def test_a_vae_is_not_stored_as_f16(model_path: Path, device: str) -> None:
 def test_texts_of_wide_range_are_not_stored_as_f16(tmp_path: Path, device: str) -> None:
     """T5's states, as those of language models, are beyond what f16 holds; CLIP's are not."""
     config = tiny.WORDLESS["flux"]
-    path = tiny.write(tmp_path / "flux.safetensors",
-                      tiny.single_file(config, tiny.random_weights(config)))
+    path = tiny.write_whole(tmp_path / "flux.safetensors", config)
     models = Submodels(load(path), "f16", placement=PartDevices(device))
     assert [models.precision_of(part) for part in ("text", "text_2", "transformer")] == [
         "f16", {"vulkan:0": "bf16", "wgpu:0": "f32"}[device], "f16"]

@@ -20,17 +20,9 @@ GUIDED = [family for family in tiny.FAMILIES if family != "flux"]
 
 
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("families")
-    return {family: tiny.write(folder / f"{family}.safetensors",
-                               tiny.single_file(config, tiny.random_weights(config)))
-            for family, config in tiny.FAMILIES.items()}
-
-
-@pytest.fixture(scope="module")
-def pipes(paths: dict[str, Path]) -> Pipes:
+def pipes(family_files: tiny.Files) -> Pipes:
     """A pipeline of each family, which keeps its programs from test to test."""
-    return cache(lambda family: Pipeline.load(paths[family], threads=1))
+    return cache(lambda family: Pipeline.load(family_files[family], threads=1))
 
 
 def pixels(pipe: Pipeline, prompt: str = "a red apple", **options: object) -> np.ndarray:
@@ -147,8 +139,7 @@ def test_a_model_that_changes_pictures_makes_none(tmp_path: Path) -> None:
 
     config = tiny.FAMILIES["sd1"]
     config = replace(config, denoiser=replace(config.denoiser, in_channels=9))
-    path = tiny.write(tmp_path / "paint.safetensors",
-                      tiny.single_file(config, tiny.random_weights(config)))
+    path = tiny.write_whole(tmp_path / "paint.safetensors", config)
     pipe = Pipeline.load(path, threads=1)
     with pytest.raises(InputError, match="reads 9 channels, 4 of the picture"):
         pipe("a red apple", **OPTIONS)
@@ -159,10 +150,9 @@ def test_transformers_make_no_picture_that_can_be_repeated(pipes: Pipes) -> None
         pipes("sd3")("a red apple", tiling="x", **OPTIONS)
 
 
-def test_a_refiner_takes_the_last_steps_over(paths: dict[str, Path],
-                                             pipes: Pipes) -> None:
+def test_a_refiner_takes_the_last_steps_over(family_files: tiny.Files, pipes: Pipes) -> None:
     base, refiner = pipes("sdxl"), pipes("sdxl-refiner")
-    both = Pipeline.load(paths["sdxl"], threads=1, refiner=paths["sdxl-refiner"])
+    both = Pipeline.load(family_files["sdxl"], threads=1, refiner=family_files["sdxl-refiner"])
     options = {**OPTIONS, "steps": 4}
 
     def latents(pipe: Pipeline, **more: object) -> list[np.ndarray]:
@@ -180,4 +170,4 @@ def test_a_refiner_takes_the_last_steps_over(paths: dict[str, Path],
     with pytest.raises(InputError, match="no refiner"):
         base("a red apple", refiner_switch=0.5)
     with pytest.raises(CheckpointError, match="sd1.safetensors cannot refine"):
-        Pipeline.load(paths["sdxl"], refiner=paths["sd1"])
+        Pipeline.load(family_files["sdxl"], refiner=family_files["sd1"])

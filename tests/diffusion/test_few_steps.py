@@ -30,8 +30,7 @@ def told(family: str) -> Any:
 
 def written(folder: Path, family: str, name: str = "model") -> Path:
     config = told(family)
-    return tiny.write(folder / f"{name}.safetensors",
-                      tiny.single_file(config, tiny.random_weights(config)))
+    return tiny.write_whole(folder / f"{name}.safetensors", config)
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])

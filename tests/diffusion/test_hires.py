@@ -162,11 +162,11 @@ def test_noise_between_two_noises_is_noise() -> None:
     np.testing.assert_array_equal(spherical(start, start, 0.5), start)
 
 
-def test_a_second_pass_beyond_the_positions_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_a_second_pass_beyond_the_positions_is_refused_before_anything_runs(
+        family_files: tiny.Files) -> None:
     config = tiny.FAMILIES["sd3"]
     most = config.vae.downscale * config.denoiser.side_max
-    pipe = Pipeline.load(tiny.write(tmp_path / "sd3.safetensors", tiny.single_file(
-        config, tiny.random_weights(config))), threads=1)
+    pipe = Pipeline.load(family_files["sd3"], threads=1)
     half = {"width": most // 2, "height": most // 2, "steps": 1}
     with pytest.raises(InputError, match=f"{2 * most}x{2 * most} of .* at most {most} pixels a "
                                          f"side; expected hires of at most 2, or make the first"):
@@ -180,8 +180,8 @@ def test_a_second_pass_beyond_the_positions_is_refused_before_anything_runs(tmp_
 def test_a_refiner_with_fewer_positions_refuses_larger_pictures(tmp_path: Path) -> None:
     config = tiny.FAMILIES["sd3"]
     small = replace(config, denoiser=replace(config.denoiser, positions=8))
-    paths = [tiny.write(tmp_path / f"{name}.safetensors", tiny.single_file(
-        each, tiny.random_weights(each))) for name, each in (("base", config), ("small", small))]
+    paths = [tiny.write_whole(tmp_path / f"{name}.safetensors", each)
+             for name, each in (("base", config), ("small", small))]
     most = config.vae.downscale * small.denoiser.side_max
     pipe = Pipeline.load(paths[0], refiner=paths[1], threads=1)
     with pytest.raises(InputError, match=f"the refiner makes pictures of at most {most} pixels"):

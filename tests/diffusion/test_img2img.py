@@ -87,11 +87,9 @@ def test_a_path_and_a_picture_are_the_same(pipe: Pipeline, picture: Image.Image,
 @pytest.mark.parametrize("family", [
     pytest.param(name, marks=() if name == "sdxl" else pytest.mark.sweep)
     for name in tiny.FAMILIES])
-def test_every_family_changes_pictures(tmp_path: Path, family: str, picture: Image.Image) -> None:
-    config = tiny.FAMILIES[family]
-    path = tiny.write(tmp_path / "model.safetensors",
-                      tiny.single_file(config, tiny.random_weights(config)))
-    pipe = Pipeline.load(path, threads=1)
+def test_every_family_changes_pictures(
+        family_files: tiny.Files, family: str, picture: Image.Image) -> None:
+    pipe = Pipeline.load(family_files[family], threads=1)
     found = made(pipe, image=picture)
     assert found.shape == (SIDE, SIDE, 3)
     np.testing.assert_array_equal(made(pipe, image=picture), found)
@@ -103,7 +101,7 @@ def test_every_family_changes_pictures(tmp_path: Path, family: str, picture: Ima
     drawn.paste(255, (8, 8, 20, 20))
     *_, last = pipe.steps("a red apple", image=picture, mask=drawn, mask_blur=0, **OPTIONS)
     clean = to_model_space(pipe._submodels, encoded(pipe._submodels, as_pixels(picture)))
-    known = largest(np.asarray(drawn, np.float32), config.vae.downscale) == 0
+    known = largest(np.asarray(drawn, np.float32), pipe.config.vae.downscale) == 0
     np.testing.assert_allclose(last.latents[0][:, known], clean[:, known], atol=1e-4)
     assert np.abs(last.latents[0][:, ~known] - clean[:, ~known]).mean() > 0.05
     larger = pipe("a red apple", width=16, height=16, hires=2, hires_steps=1, cache=0.5, **OPTIONS)

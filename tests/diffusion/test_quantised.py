@@ -37,8 +37,7 @@ def inputs() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.write(tmp_path_factory.mktemp("sd1") / "whole.safetensors",
-                      tiny.single_file(WIDE, tiny.random_weights(WIDE)))
+    return tiny.write_whole(tmp_path_factory.mktemp("sd1") / "whole.safetensors", WIDE)
 
 
 def converted(whole: Path, folder: Path, precision: str) -> Path:

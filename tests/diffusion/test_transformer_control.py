@@ -69,14 +69,6 @@ def saved(folder: Path, config: NetConfig, seed: int = 0) -> Companion:
     return open_companion(path)
 
 
-@pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("families")
-    return {family: tiny.write(folder / f"{family}.safetensors", tiny.single_file(
-        config, tiny.random_weights(config))) for family, config in tiny.FAMILIES.items()
-        if family in ("flux", "sd3")}
-
-
 def test_different_nets_add_up_behind_the_right_blocks() -> None:
     """Of 19 double blocks one net serves 4 in a row, the other takes turns with 2."""
     first = FluxControlNetConfig(3072, 24, 12288, double_blocks=5, single_blocks=10)
@@ -102,10 +94,10 @@ def nets(tmp_path: Path) -> dict[str, Companion]:
 
 
 def test_a_net_with_fewer_positions_refuses_larger_pictures(
-        paths: dict[str, Path], tmp_path: Path) -> None:
+        family_files: tiny.Files, tmp_path: Path) -> None:
     small = saved(tmp_path, net_of("sd3", blocks=1, positions=SIDE // 8))
     control = Control(small, Image.new("RGB", (SIDE, SIDE)))
-    pipe = Pipeline.load(paths["sd3"], threads=1)
+    pipe = Pipeline.load(family_files["sd3"], threads=1)
     most = tiny.FAMILIES["sd3"].vae.downscale * small.config.side_max
     with pytest.raises(InputError, match=f"makes pictures of at most {most} pixels a side"):
         pipe.steps("a red apple", controls=[control], width=2 * most, height=2 * most)
@@ -114,9 +106,9 @@ def test_a_net_with_fewer_positions_refuses_larger_pictures(
 
 
 @pytest.mark.parametrize("family", ["flux", "sd3"])
-def test_they_steer_a_picture(paths: dict[str, Path], nets: dict[str, Companion],
+def test_they_steer_a_picture(family_files: tiny.Files, nets: dict[str, Companion],
                               family: str) -> None:
-    pipe, picture = Pipeline.load(paths[family], threads=1), Image.linear_gradient("L")
+    pipe, picture = Pipeline.load(family_files[family], threads=1), Image.linear_gradient("L")
     own = [net for name, net in nets.items() if NETS[name][0] == family]
 
     def made(*controls: Control) -> np.ndarray:
@@ -132,8 +124,8 @@ def test_they_steer_a_picture(paths: dict[str, Path], nets: dict[str, Companion]
 
 
 def test_they_do_not_steer_kontext_where_it_reads_a_picture(
-        paths: dict[str, Path], nets: dict[str, Companion], tmp_path: Path) -> None:
-    pipe = Pipeline.load(shutil.copy(paths["flux"], tmp_path / "flux-kontext.safetensors"))
+        family_files: tiny.Files, nets: dict[str, Companion], tmp_path: Path) -> None:
+    pipe = Pipeline.load(shutil.copy(family_files["flux"], tmp_path / "flux-kontext.safetensors"))
     picture = Image.new("RGB", (SIDE, SIDE))
     controls = [Control(nets["InstantX"], picture)]
     assert pipe.job(PictureOptions("a", width=SIDE, height=SIDE, controls=controls)).controls

@@ -24,14 +24,6 @@ TABLES = {
 CLIP_ONLY = ("sd1", "sd2", "sdxl", "sdxl-refiner")
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("families")
-    return {family: tiny.write(folder / f"{family}.safetensors",
-                               tiny.single_file(config, tiny.random_weights(config)))
-            for family, config in tiny.FAMILIES.items()}
-
-
 def write_word(path: Path, model: Path, text: str) -> Path:
     """An embedding of the vectors that the tokens of a text have in a model."""
     opened, ids = checkpoint.load(model), tokenize(text)
@@ -46,9 +38,9 @@ def pixels(pipe: Pipeline, prompt: str, **options: object) -> np.ndarray:
 
 @pytest.mark.parametrize("family", CLIP_ONLY)
 def test_a_word_of_known_vectors_is_the_words_that_have_them(
-        models: dict[str, Path], tmp_path: Path, family: str) -> None:
-    word = write_word(tmp_path / "zq-pet.safetensors", models[family], "striped cat")
-    pipe = Pipeline.load(models[family], threads=1, embeddings=[word])
+        family_files: tiny.Files, tmp_path: Path, family: str) -> None:
+    word = write_word(tmp_path / "zq-pet.safetensors", family_files[family], "striped cat")
+    pipe = Pipeline.load(family_files[family], threads=1, embeddings=[word])
     expected = pixels(pipe, "a striped cat, sleeping")
     assert np.abs(pixels(pipe, "a dog, sleeping") - expected).mean() > 0.1
     for prompt in ("a zq-pet, sleeping", "a ZQ-Pet, sleeping", "a embedding:zq-pet, sleeping"):
@@ -60,22 +52,22 @@ def test_a_word_of_known_vectors_is_the_words_that_have_them(
 
 
 @pytest.mark.parametrize("family", ["sd3", "flux"])
-def test_t5_reads_the_word_as_it_is_written(models: dict[str, Path], tmp_path: Path,
+def test_t5_reads_the_word_as_it_is_written(family_files: tiny.Files, tmp_path: Path,
                                             family: str) -> None:
-    word = write_word(tmp_path / "zqpet.safetensors", models[family], "striped cat")
-    pipe = Pipeline.load(models[family], threads=1)
+    word = write_word(tmp_path / "zqpet.safetensors", family_files[family], "striped cat")
+    pipe = Pipeline.load(family_files[family], threads=1)
     plain = pixels(pipe, "a zqpet")
-    known = pixels(Pipeline.load(models[family], threads=1, embeddings=[word]), "a zqpet")
+    known = pixels(Pipeline.load(family_files[family], threads=1, embeddings=[word]), "a zqpet")
     assert np.abs(known - plain).mean() > 0.01
 
 
-def test_a_folder_is_read_when_a_prompt_names_a_file(models: dict[str, Path],
+def test_a_folder_is_read_when_a_prompt_names_a_file(family_files: tiny.Files,
                                                      tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
-    write_word(tmp_path / "more" / "zqpet.safetensors", models["sd1"], "striped cat")
-    write_word(tmp_path / "sdxlonly.safetensors", models["sdxl-refiner"], "cat")
+    write_word(tmp_path / "more" / "zqpet.safetensors", family_files["sd1"], "striped cat")
+    write_word(tmp_path / "sdxlonly.safetensors", family_files["sdxl-refiner"], "cat")
     (tmp_path / "broken.safetensors").write_bytes(b"nothing")
-    pipe = Pipeline.load(models["sd1"], threads=1, embeddings=[tmp_path])
+    pipe = Pipeline.load(family_files["sd1"], threads=1, embeddings=[tmp_path])
     expected = pixels(pipe, "a striped cat")
     assert np.abs(pixels(pipe, "a zqpet") - expected).mean() < 0.01
     for prompt, there in (("a sdxlonly", "the embedding 'sdxlonly' has vectors of width"),
@@ -86,13 +78,13 @@ def test_a_folder_is_read_when_a_prompt_names_a_file(models: dict[str, Path],
     assert pipe("an unbroken zqpet2", **OPTIONS).warnings == [size]
 
 
-def test_an_adapter_brings_its_words(models: dict[str, Path], tmp_path: Path) -> None:
-    opened = checkpoint.load(models["sd1"])
+def test_an_adapter_brings_its_words(family_files: tiny.Files, tmp_path: Path) -> None:
+    opened = checkpoint.load(family_files["sd1"])
     rows = opened.read(TABLES["clip_l"])[tokenize("striped cat")]
     save_file({"lora_te_text_model_encoder_layers_0_mlp_fc1.alpha": np.float32([1]),
                "lora_te_text_model_encoder_layers_0_mlp_fc1.diff_b": np.zeros(64, np.float32),
                "bundle_emb.zqpet.string_to_param.*": rows}, tmp_path / "pet.safetensors")
-    pipe = Pipeline.load(models["sd1"], threads=1)
+    pipe = Pipeline.load(family_files["sd1"], threads=1)
     expected, plain = pixels(pipe, "a striped cat"), pixels(pipe, "a zqpet")
     assert np.abs(plain - expected).mean() > 0.1
     pipe.load_lora(tmp_path / "pet.safetensors")
@@ -101,11 +93,11 @@ def test_an_adapter_brings_its_words(models: dict[str, Path], tmp_path: Path) ->
     np.testing.assert_array_equal(pixels(pipe, "a zqpet"), plain)
 
 
-def test_words_under_an_adapter_stand_where_tokens_stood(models: dict[str, Path],
+def test_words_under_an_adapter_stand_where_tokens_stood(family_files: tiny.Files,
                                                          tmp_path: Path) -> None:
-    word = write_word(tmp_path / "zqpet.safetensors", models["sd1"], "striped cat")
+    word = write_word(tmp_path / "zqpet.safetensors", family_files["sd1"], "striped cat")
     adapter = write_adapter(tmp_path / "style.safetensors", tiny.FAMILIES["sd1"])
-    pipe = Pipeline.load(models["sd1"], threads=1, embeddings=[word])
+    pipe = Pipeline.load(family_files["sd1"], threads=1, embeddings=[word])
     before = pixels(pipe, "a zqpet")
     pipe.load_lora(adapter)
     expected = pixels(pipe, "a striped cat")
@@ -113,30 +105,31 @@ def test_words_under_an_adapter_stand_where_tokens_stood(models: dict[str, Path]
     assert np.abs(pixels(pipe, "a zqpet") - expected).mean() < 0.01
 
 
-def test_a_refiner_reads_the_words_too(models: dict[str, Path], tmp_path: Path) -> None:
-    word = write_word(tmp_path / "zqpet.safetensors", models["sdxl"], "striped cat")
-    plain, known = (pixels(Pipeline.load(models["sdxl"], threads=1, embeddings=words,
-                                         refiner=models["sdxl-refiner"]),
+def test_a_refiner_reads_the_words_too(family_files: tiny.Files, tmp_path: Path) -> None:
+    word = write_word(tmp_path / "zqpet.safetensors", family_files["sdxl"], "striped cat")
+    plain, known = (pixels(Pipeline.load(family_files["sdxl"], threads=1, embeddings=words,
+                                         refiner=family_files["sdxl-refiner"]),
                            "a zqpet", refiner_switch=0.0) for words in ((), [word]))
     assert np.abs(known - plain).mean() > 0.1
 
 
-def test_words_that_fit_one_model_may_not_fit_another(models: dict[str, Path],
+def test_words_that_fit_one_model_may_not_fit_another(family_files: tiny.Files,
                                                       tmp_path: Path) -> None:
-    words = [Embedding.open(write_word(tmp_path / f"{family}.safetensors", models[family], "cat"))
+    words = [Embedding.open(write_word(
+        tmp_path / f"{family}.safetensors", family_files[family], "cat"))
              for family in ("sdxl", "sd2")]
     for family, expected in (("sdxl", ["sdxl"]), ("sdxl-refiner", ["sdxl"]), ("sd2", ["sd2"]),
                              ("sd1", ["sdxl"])):
         assert [word.name for word in fitting(words, tiny.FAMILIES[family])] == expected
 
 
-def test_what_does_not_fit_is_refused_when_it_is_given(models: dict[str, Path],
+def test_what_does_not_fit_is_refused_when_it_is_given(family_files: tiny.Files,
                                                        tmp_path: Path) -> None:
-    word = write_word(tmp_path / "pet.safetensors", models["sdxl-refiner"], "cat")
+    word = write_word(tmp_path / "pet.safetensors", family_files["sdxl-refiner"], "cat")
     with pytest.raises(CheckpointError, match="'pet' has vectors of width 64 for clip_g, and the "
                                               "model's text encoders read 64 for clip_l"):
-        Pipeline.load(models["sd1"], embeddings=[word])
+        Pipeline.load(family_files["sd1"], embeddings=[word])
     with pytest.raises(InputError, match="reads prompts with T5 only"):
-        Pipeline.load(models["chroma"], embeddings=[word])
+        Pipeline.load(family_files["chroma"], embeddings=[word])
     with pytest.raises(CheckpointError, match="missing.pt cannot be read"):
         Vocabulary(tiny.FAMILIES["sd1"], ["missing.pt"])

@@ -347,6 +347,25 @@ def write(path: Path, stored: Weights, metadata: dict[str, str] | None = None) -
     return path
 
 
+def write_whole(path: Path, config: ModelConfig, weights: Weights | None = None,
+                **more: np.ndarray) -> Path:
+    """A model in one file: with these weights, or random ones, and more tensors."""
+    weights = random_weights(config) if weights is None else weights
+    return write(path, {**single_file(config, weights), **more})
+
+
+class Files(dict[str, Path]):
+    """The model of each of `FAMILIES` in a file, which is written when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, family: str) -> Path:
+        self[family] = write_whole(self._folder / f"{family}.safetensors", FAMILIES[family])
+        return self[family]
+
+
 def write_parts(root: Path, config: ModelConfig) -> None:
     """A model as ComfyUI has it: its denoiser, text encoders and autoencoder in files of their own,
     called after the family and the parts."""

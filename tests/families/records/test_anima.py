@@ -25,20 +25,11 @@ ADAPTER = f"{tiny.DENOISER}llm_adapter."
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
-@pytest.fixture(scope="module")
-def weights() -> tiny.Weights:
-    return tiny.random_weights(CONFIG)
-
-
-def whole(path: Path, weights: tiny.Weights, **more: np.ndarray) -> Path:
-    return tiny.write(path, {**tiny.single_file(CONFIG, weights), **more})
-
-
 @pytest.mark.parametrize(("name", "expected"), [
     ("anima_turbo_v1", (10, 1.0, 3.0)), ("anima-preview", (30, 4.0, 3.0))])
 def test_turbo_is_told_by_the_name(tmp_path: Path, weights: tiny.Weights, name: str,
                                    expected: tuple[float, ...]) -> None:
-    path = whole(tmp_path / f"{name}.safetensors", weights)
+    path = tiny.write_whole(tmp_path / f"{name}.safetensors", CONFIG, weights)
     config = load(path).config
     assert (config.default_steps, config.default_guidance, config.flow_shift) == expected
     report = str(inspect(path))
@@ -115,8 +106,7 @@ def test_a_folder_of_diffusers(tmp_path: Path, weights: tiny.Weights, index: str
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     config = tiny.FAMILIES["anima"]
-    return load(tiny.write(tmp_path_factory.mktemp("anima") / "anima.safetensors",
-                           tiny.single_file(config, tiny.random_weights(config))))
+    return load(tiny.write_whole(tmp_path_factory.mktemp("anima") / "anima.safetensors", config))
 
 
 def told(checkpoint: Checkpoint, prompt: str, negative: str = "") -> Prompts:

@@ -32,21 +32,12 @@ KLEIN_1024 = [1, .967384, .908144, .7672, 0]
 """The noise levels of klein in 4 steps, as diffusers' scheduler gives them."""
 
 
-@pytest.fixture(scope="module")
-def weights() -> tiny.Weights:
-    return tiny.random_weights(CONFIG)
-
-
-def whole(path: Path, weights: tiny.Weights) -> Path:
-    return tiny.write(path, tiny.single_file(CONFIG, weights))
-
-
 @pytest.mark.parametrize(("name", "expected"), [
     ("flux-2-klein-4b", (4, 1.0)), ("flux-2-klein-9b-fp8", (4, 1.0)), ("myKlein9B_v2", (4, 1.0)),
     ("flux-2-klein-base-4b", (28, 4.0)), ("Flux2KleinBase9B", (28, 4.0))])
 def test_the_base_is_told_by_the_name(tmp_path: Path, weights: tiny.Weights, name: str,
                                       expected: tuple[float, ...]) -> None:
-    path = whole(tmp_path / f"{name}.safetensors", weights)
+    path = tiny.write_whole(tmp_path / f"{name}.safetensors", CONFIG, weights)
     config = load(path).config
     assert (config.default_steps, config.default_guidance) == expected
     report = str(inspect(path))
@@ -160,7 +151,8 @@ def test_a_picture_is_read_as_it_is_or_with_a_megapixel() -> None:
 
 def test_kv_reads_none(tmp_path: Path, weights: tiny.Weights) -> None:
     """Its way of reading pictures is another one, which would give a wrong one."""
-    config = load(whole(tmp_path / "flux-2-klein-9b-kv.safetensors", weights)).config
+    path = tiny.write_whole(tmp_path / "flux-2-klein-9b-kv.safetensors", CONFIG, weights)
+    config = load(path).config
     assert not config.denoiser.reference and config.default_steps == 4
     assert purpose(config) == "text"
 
@@ -201,7 +193,7 @@ def test_adapters_of_flux_are_not_taken_for_those_of_flux2(tmp_path: Path, name:
 def test_adapters_of_attention_alone_may_be_of_both(tmp_path: Path, weights: tiny.Weights) -> None:
     stored = pair("diffusion_model.double_blocks.0.img_attn.proj", 64, 64)
     assert kind_of(tmp_path, stored) == "Flux.1, Chroma or FLUX.2"
-    model = load(whole(tmp_path / "klein.safetensors", weights))
+    model = load(tiny.write_whole(tmp_path / "klein.safetensors", CONFIG, weights))
     adapter = AdapterFile.open(tmp_path / "a.safetensors")
     assert not adapter.fit(expected_tensors(model.config), "klein").unused
     other = tiny.write(tmp_path / "b.safetensors",

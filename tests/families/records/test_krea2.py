@@ -24,16 +24,11 @@ TURBO = [1, .956724, .904531, .840349, .759511, .654567, .512844, .310901, 0]
 """The noise levels of Krea-2-Turbo in 8 steps, as diffusers' scheduler gives them."""
 
 
-@pytest.fixture(scope="module")
-def weights() -> tiny.Weights:
-    return tiny.random_weights(CONFIG)
-
-
 @pytest.mark.parametrize(("name", "steps", "guidance"), [
     ("krea2_turbo_bf16", 8, 1.0), ("Krea-2-Raw", 28, 5.5)])
 def test_turbo_is_told_by_the_name(tmp_path: Path, weights: tiny.Weights, name: str, steps: int,
                                    guidance: float) -> None:
-    path = tiny.write(tmp_path / f"{name}.safetensors", tiny.single_file(CONFIG, weights))
+    path = tiny.write_whole(tmp_path / f"{name}.safetensors", CONFIG, weights)
     config = load(path).config
     assert (config.default_steps, config.default_guidance) == (steps, guidance)
     assert (config.flow_shift is None) == (steps == 28)

@@ -25,22 +25,9 @@ from smalti.families.expected import expected_tensors
 from smalti.families.records.lumina2 import MARK, SYSTEM
 
 CONFIG = tiny.WORDLESS["lumina2"]
+NAME = "lumina"
 WIDTH, SHARED = CONFIG.denoiser.hidden_size, 24
 OPTIONS = {"width": 32, "height": 32, "steps": 2, "seed": 7}
-
-
-@pytest.fixture(scope="module")
-def weights() -> tiny.Weights:
-    return tiny.random_weights(CONFIG)
-
-
-def whole(path: Path, weights: tiny.Weights, **more: np.ndarray) -> Path:
-    return tiny.write(path, {**tiny.single_file(CONFIG, weights), **more})
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, weights: tiny.Weights) -> Checkpoint:
-    return load(whole(tmp_path_factory.mktemp("lumina") / "lumina.safetensors", weights))
 
 
 def test_what_shapes_show(tmp_path: Path, model: Checkpoint, weights: tiny.Weights) -> None:
@@ -76,7 +63,7 @@ def test_parts_that_are_missing_or_wrong_are_named(tmp_path: Path, weights: tiny
 
 
 def test_what_is_built_like_it_is_refused(tmp_path: Path, weights: tiny.Weights) -> None:
-    path = whole(tmp_path / "newbie.safetensors", weights, **{
+    path = tiny.write_whole(tmp_path / "newbie.safetensors", CONFIG, weights, **{
         f"{tiny.DENOISER}clip_text_pooled_proj.0.weight": np.ones(8, np.float16)})
     with pytest.raises(UnknownFamilyError, match="a NewBie checkpoint, .* Gemma 3 and CLIP"):
         load(path)

@@ -24,21 +24,8 @@ from smalti.families.records.qwen_image import SYSTEM, TEMPLATE, TEMPLATE_TOKENS
 from smalti.models.config import ModelConfig
 
 CONFIG = tiny.WORDLESS["qwen-image"]
+NAME = "qwen_image_2512_bf16"
 WIDTH = CONFIG.denoiser.hidden_size
-
-
-@pytest.fixture(scope="module")
-def weights() -> tiny.Weights:
-    return tiny.random_weights(CONFIG)
-
-
-def whole(path: Path, weights: tiny.Weights, **more: np.ndarray) -> Path:
-    return tiny.write(path, {**tiny.single_file(CONFIG, weights), **more})
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, weights: tiny.Weights) -> Checkpoint:
-    return load(whole(tmp_path_factory.mktemp("q") / "qwen_image_2512_bf16.safetensors", weights))
 
 
 def levels(config: ModelConfig, steps: int) -> list[float]:
@@ -71,7 +58,7 @@ LIGHTNING = {  # name -> steps
 @pytest.mark.parametrize("name", LIGHTNING)
 def test_lightning_is_told_by_the_name(tmp_path: Path, weights: tiny.Weights, name: str) -> None:
     """Its shift is the same for all sizes, and no level is left at the end."""
-    config = load(whole(tmp_path / f"{name}.safetensors", weights)).config
+    config = load(tiny.write_whole(tmp_path / f"{name}.safetensors", CONFIG, weights)).config
     assert (config.default_steps, config.default_guidance) == (LIGHTNING[name], 1.0)
     np.testing.assert_allclose(levels(config, 4), [1, .9, .75, .5, 0], atol=1e-6)
 
@@ -81,7 +68,7 @@ def test_a_file_that_is_called_edit_needs_what_reads_pictures(
         tmp_path: Path, weights: tiny.Weights, name: str) -> None:
     """Its layers are those of Qwen-Image, which would make another picture."""
     with pytest.raises(CheckpointError, match="qwen25 comes without what reads pictures"):
-        load(whole(tmp_path / f"{name}.safetensors", weights))
+        load(tiny.write_whole(tmp_path / f"{name}.safetensors", CONFIG, weights))
 
 
 @pytest.mark.parametrize("name", LIGHTNING)
@@ -212,8 +199,7 @@ def test_a_picture_of_a_guided_and_of_a_plain_prompt(tmp_path: Path) -> None:
     """Guidance keeps the norm of each token, unless another limit is asked for; text encoders read
     plain texts."""
     config = tiny.FAMILIES["qwen-image"]
-    path = tiny.write(tmp_path / "qwen.safetensors",
-                      tiny.single_file(config, tiny.random_weights(config)))
+    path = tiny.write_whole(tmp_path / "qwen.safetensors", config)
     pipe = Pipeline.load(path, threads=1)
     assert pipe.parts == ("text", "modulation", "transformer", "vae", "vae_encoder")
     found = [np.asarray(pipe("an apple", width=32, height=32, steps=2, seed=1, **options).images[0])

@@ -30,6 +30,7 @@ from smalti.families.records.qwen_image_edit import EDIT_TEMPLATE, EDIT_TOKENS, 
 
 FIRST, PLUS = "qwen-image-edit", "qwen-image-edit-2509"
 CONFIG = tiny.WORDLESS_EDITS[PLUS]
+NAME = "qwen_image_edit_2509"
 SEES = "text_encoders.qwen25.transformer.visual."
 FILES = {"qwen_image_edit_fp8_e4m3fn": (FIRST, False),
          "Qwen-Image-Edit-Lightning-4steps": (FIRST, False),
@@ -37,20 +38,6 @@ FILES = {"qwen_image_edit_fp8_e4m3fn": (FIRST, False),
          "QwenImageEdit-Plus-Q4_K_M": (PLUS, False),
          "Qwen-Image-Edit-2511-bf16": ("qwen-image-edit-2511", True),
          "Qwen-Image-Edition": ("qwen-image", False)}
-
-
-@pytest.fixture(scope="module")
-def weights() -> tiny.Weights:
-    return tiny.random_weights(CONFIG)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, weights: tiny.Weights) -> Checkpoint:
-    return load(whole(tmp_path_factory.mktemp("q") / "qwen_image_edit_2509.safetensors", weights))
-
-
-def whole(path: Path, weights: tiny.Weights, **more: np.ndarray) -> Path:
-    return tiny.write(path, {**tiny.single_file(CONFIG, weights), **more})
 
 
 def test_the_template_is_that_of_its_authors() -> None:
@@ -76,7 +63,7 @@ def test_the_templates_are_those_of_diffusers() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_the_version_is_told_by_the_name(tmp_path: Path, weights: tiny.Weights, name: str) -> None:
     family, clean = FILES[name]
-    path = whole(tmp_path / f"{name}.safetensors", weights)
+    path = tiny.write_whole(tmp_path / f"{name}.safetensors", CONFIG, weights)
     config = load(path).config
     assert (config.family, config.denoiser.clean) == (family, clean)
     assert config.denoiser.references == {"qwen-image": 0, FIRST: 1}.get(family, 3)
@@ -85,7 +72,8 @@ def test_the_version_is_told_by_the_name(tmp_path: Path, weights: tiny.Weights, 
 
 
 def test_2511_is_told_by_a_mark(tmp_path: Path, weights: tiny.Weights) -> None:
-    path = whole(tmp_path / "model.safetensors", weights, **{CLEAN: np.zeros(1, np.float16)})
+    path = tiny.write_whole(tmp_path / "model.safetensors", CONFIG, weights,
+                            **{CLEAN: np.zeros(1, np.float16)})
     config = load(path).config
     assert (config.family, config.denoiser.clean) == ("qwen-image-edit-2511", True)
 
@@ -212,8 +200,7 @@ def test_what_reads_pictures_for_another_size_is_refused(tmp_path: Path) -> None
     config = tiny.EDITS[FIRST]
     other = replace(config, texts={"qwen25": replace(
         config.texts["qwen25"], vision=replace(tiny.VISION, out_size=40))})
-    path = tiny.write(tmp_path / "qwen_image_edit.safetensors",
-                      tiny.single_file(other, tiny.random_weights(other)))
+    path = tiny.write_whole(tmp_path / "qwen_image_edit.safetensors", other)
     with pytest.raises(CheckpointError, match="channels of what reads pictures"):
         Pipeline.load(path)
 
@@ -229,7 +216,7 @@ def test_without_an_encoder_it_is_said_which(tmp_path: Path, weights: tiny.Weigh
 def test_a_converted_file_is_of_the_same_family(tmp_path: Path, weights: tiny.Weights,
                                                 container: str) -> None:
     """Whatever it is called then."""
-    path = whole(tmp_path / "qwen_image_edit_2509.safetensors", weights)
+    path = tiny.write_whole(tmp_path / "qwen_image_edit_2509.safetensors", CONFIG, weights)
     made = tmp_path / f"model{container}"
     with made.open("wb") as stream:
         for _ in plan(path, container).write(stream):
@@ -256,8 +243,7 @@ def pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
     """A pipeline of 2509 that reads pictures of few pixels."""
     monkeypatch.setattr("smalti.models.transformer_config.READ_AREA", 32 * 32)
     config = tiny.EDITS[PLUS]
-    path = tiny.write(tmp_path / "qwen_image_edit_2509.safetensors",
-                      tiny.single_file(config, tiny.random_weights(config)))
+    path = tiny.write_whole(tmp_path / "qwen_image_edit_2509.safetensors", config)
     (text,) = families()[PLUS].texts
     small = replace(text, seen=replace(text.seen, area=64 * 64))
     with registered(replace(families()[PLUS], texts=(small,))):

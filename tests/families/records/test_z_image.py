@@ -20,18 +20,10 @@ from smalti.errors import CheckpointError
 from smalti.runtime.cpu import streaming
 
 CONFIG = tiny.WORDLESS["z-image"]
+NAME = "z"
 WIDTH = CONFIG.denoiser.hidden_size
 TURBO = [1, .954545, .9, .833333, .75, .642857, .5, .3, 0]
 """The noise levels of Z-Image-Turbo in 8 steps, as diffusers' scheduler gives them."""
-
-
-@pytest.fixture(scope="module")
-def weights() -> tiny.Weights:
-    return tiny.random_weights(CONFIG)
-
-
-def whole(path: Path, weights: tiny.Weights, **more: np.ndarray) -> Path:
-    return tiny.write(path, {**tiny.single_file(CONFIG, weights), **more})
 
 
 @pytest.mark.parametrize(("name", "expected"), [
@@ -39,7 +31,7 @@ def whole(path: Path, weights: tiny.Weights, **more: np.ndarray) -> Path:
     ("moody_ZIT_v3", (8, 1.0, 3.0)), ("z_image_bf16", (30, 4.0, 6.0))])
 def test_turbo_is_told_by_the_name(tmp_path: Path, weights: tiny.Weights, name: str,
                                    expected: tuple[float, ...]) -> None:
-    path = whole(tmp_path / f"{name}.safetensors", weights)
+    path = tiny.write_whole(tmp_path / f"{name}.safetensors", CONFIG, weights)
     config = load(path).config
     assert (config.default_steps, config.default_guidance, config.flow_shift) == expected
     report = str(inspect(path))
@@ -57,10 +49,10 @@ def test_a_norm_that_is_never_computed_is_no_layer(
         tmp_path: Path, weights: tiny.Weights, prefix: str) -> None:
     """The files of the authors have it, and no code reads it."""
     more = {f"{prefix}norm_final.weight": np.ones(WIDTH, np.float16)}
-    assert load(whole(tmp_path / "model.safetensors", weights, **more))
+    assert load(tiny.write_whole(tmp_path / "model.safetensors", CONFIG, weights, **more))
     more = {f"{tiny.DENOISER}layers.0.extra.weight": np.ones((WIDTH, WIDTH), np.float16)}
     with pytest.raises(CheckpointError, match=r"has what Smalti does not compute.*\n.*0\.extra"):
-        load(whole(tmp_path / "other.safetensors", weights, **more))
+        load(tiny.write_whole(tmp_path / "other.safetensors", CONFIG, weights, **more))
 
 
 def encoder(path: Path, **other: int) -> Path:
@@ -96,11 +88,6 @@ def test_a_text_encoder_of_another_size_is_refused(tmp_path: Path, weights: tiny
 
 
 # ---------------------------------------------------------------------- adapters
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, weights: tiny.Weights) -> Checkpoint:
-    return load(whole(tmp_path_factory.mktemp("z") / "z.safetensors", weights))
 
 
 @pytest.mark.parametrize("stored", [
