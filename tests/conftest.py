@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import ALL, PART
 from gpu_devices import adapter, staged, vulkan
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 from left_out import leave_out, reasons, systems
 from tiny_model import tiny_weights, write_model
 
@@ -24,11 +25,24 @@ THREADS = ("SMALTI_THREADS", "LP_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_
 """What says how many threads Smalti, Mesa's driver that computes on the CPU, and libraries of
 linear algebra keep busy."""
 
-settings.register_profile("same", deadline=None, derandomize=True)
-settings.register_profile("search", deadline=None)
+settings.register_profile("same", deadline=None, derandomize=True, max_examples=PART)
+settings.register_profile("sweep", deadline=None, derandomize=True, max_examples=ALL)
+settings.register_profile("search", deadline=None, max_examples=ALL)
 settings.load_profile("same")
 """Generated examples are the same in every run, so that what fails is what was changed; with
 `--hypothesis-profile search` they differ in each. No deadline: a machine may be busy."""
+
+
+def sweeps(config: pytest.Config) -> bool:
+    """Whether all is tried of what other runs try a part of."""
+    return config.option.markexpr == "sweep"
+
+
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis takes the profile that the command line names
+def pytest_configure(config: pytest.Config) -> None:
+    """The sweep draws all examples."""
+    if sweeps(config):
+        settings.load_profile("sweep")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
@@ -80,9 +94,13 @@ def covering(cases: Sequence[pytest.Function]) -> list[pytest.Function]:
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Cases of a test that is `sampled` are of the sweep, but for a few that cover all values; what
-    Windows does not have is not tested there."""
+    """Cases of a test that is `sampled` are of the sweep, but for a few that cover all values, and
+    tests of generated examples are of both; what Windows does not have is not tested there."""
     leave_out(config, items)
+    for item in items:
+        if sweeps(config) and is_hypothesis_test(getattr(item, "obj", None)) and not any(
+                item.get_closest_marker(name) for name in ("peers", "browser")):
+            item.add_marker(pytest.mark.sweep)
     tests = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled"):

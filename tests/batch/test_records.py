@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -137,7 +138,7 @@ def test_what_is_asked_for_twice_is_one_picture() -> None:
     assert [record.number for record in distinct(found)] == [1, 2]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.dictionaries(st.sampled_from([*OPTIONS, "x", "seed*"]), st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5),
     st.lists(st.integers(-2, 9), max_size=3)), max_size=4), st.booleans())

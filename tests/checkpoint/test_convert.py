@@ -211,8 +211,9 @@ def picture(path: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("precision", "ending", "bound"), [
-    (None, "gguf", 0), ("f32", "safetensors", 0), ("bf16", "safetensors", 2),
-    ("fp8", "safetensors", 8), ("q8_0", "gguf", 2), ("q4_k", "gguf", 16)])
+    (None, "gguf", 0), pytest.param("f32", "safetensors", 0, marks=pytest.mark.sweep),
+    pytest.param("bf16", "safetensors", 2, marks=pytest.mark.sweep), ("fp8", "safetensors", 8),
+    pytest.param("q8_0", "gguf", 2, marks=pytest.mark.sweep), ("q4_k", "gguf", 16)])
 def test_a_model_gives_nearly_the_same_picture(model: Path, tmp_path: Path, precision: str | None,
                                                ending: str, bound: float) -> None:
     path = converted(model, tmp_path / f"out.{ending}", precision)

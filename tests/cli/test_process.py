@@ -103,7 +103,8 @@ def test_ctrl_c_while_modules_load_is_not_lost(
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("command", [("--help",), ("inspect", "model")])
-@pytest.mark.parametrize("number", [3, 4, 5, 6, 8, 12, 20, 40, 80, 160, 320])
+@pytest.mark.parametrize("number", [3, 8, 40, 160, *(
+    pytest.param(number, marks=pytest.mark.sweep) for number in (4, 5, 6, 12, 20, 80, 320))])
 def test_ctrl_c_at_any_import_ends_the_process(
         environment: dict[str, str], model_path: Path, command: tuple[str, ...],
         number: int) -> None:
@@ -125,7 +126,8 @@ def test_ctrl_c_at_any_import_ends_the_process(
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("milliseconds", [0, 20, 40, 60, 80, 100, 150, 200, 300])
+@pytest.mark.parametrize("milliseconds", [0, 40, 100, *(
+    pytest.param(wait, marks=pytest.mark.sweep) for wait in (20, 60, 80, 150, 200, 300))])
 def test_ctrl_c_soon_after_the_start_is_one_line_or_none(environment: dict[str, str],
                                                          milliseconds: int) -> None:
     """A traceback may come from Python's own start alone, which no program can change."""

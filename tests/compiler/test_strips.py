@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from built_modules import built
+from examples import examples
 from hypothesis import given, note
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 from native_regions import LEVELS, arrays_for, relative_error
 
@@ -144,7 +144,7 @@ def _storey(draw: st.DrawFn, x: Value, name: str) -> Value:
     return conv(g.apply("relu", x), channels, name + "c")
 
 
-@examples(max_examples=20, deadline=None)
+@examples(20)
 @given(towers(), st.sampled_from(LEVELS), st.integers(1, 3), st.sampled_from(["f32", "bf16"]))
 def test_random_towers_compute_the_same(graph: Graph, name: str, threads: int,
                                         precision: str) -> None:

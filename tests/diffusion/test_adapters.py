@@ -27,7 +27,7 @@ def pixels(pipe: Pipeline, **options: object) -> np.ndarray:
 
 
 @pytest.mark.parametrize("family", [
-    pytest.param(name, marks=[] if name in ("sd1", "sdxl", "flux") else pytest.mark.sweep)
+    pytest.param(name, marks=[] if name in ("sd1", "flux") else pytest.mark.sweep)
     for name in tiny.FAMILIES])
 def test_every_family_takes_adapters_and_gives_them_back(
         family_files: tiny.Files, tmp_path: Path, family: str) -> None:
@@ -260,7 +260,8 @@ def test_pictures_in_turns_keep_their_own_adapters(named: Pipeline) -> None:
 
 
 @pytest.mark.parametrize(("container", "precision"), [
-    (".gguf", "q8_0"), (".gguf", "q4_0"), (".safetensors", "fp8")])
+    (".gguf", "q4_0"), pytest.param(".gguf", "q8_0", marks=pytest.mark.sweep),
+    pytest.param(".safetensors", "fp8", marks=pytest.mark.sweep)])
 def test_quantised_weights_are_read_then_changed(
         family_files: tiny.Files, tmp_path: Path, container: str, precision: str) -> None:
     config = tiny.FAMILIES["flux"]

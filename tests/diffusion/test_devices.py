@@ -92,6 +92,7 @@ def test_every_family(family_files: tiny.Files, family: str, device: str) -> Non
     assert expected.std() > 5 and decibel(found, expected) > 60
 
 
+@FIRST_DEVICE
 def test_an_adapter_binds_what_it_changes(model_path: Path, tmp_path: Path, device: str) -> None:
     adapter = write_adapter(tmp_path / "style.safetensors", TINY)
     cpu = Pipeline.load(model_path, device="cpu", precision="f32", threads=1)

@@ -7,7 +7,8 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.diffusion.edges import canny
@@ -74,7 +75,7 @@ def by_definition(image: np.ndarray, low: float, high: float) -> np.ndarray:
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(1, 12), st.integers(1, 12), st.sampled_from([1, 3]), st.integers(2, 256),
        st.integers(0, 2**32 - 1), st.tuples(st.floats(0, 600), st.floats(0, 900)).map(sorted))
 def test_the_definition(height: int, width: int, channels: int, levels: int, seed: int,

@@ -83,7 +83,7 @@ def pairs() -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("number", [
-    pytest.param(number, marks=[] if number < 4 else pytest.mark.sweep)
+    pytest.param(number, marks=[] if number < 2 else pytest.mark.sweep)
     for number in range(PAIRS)])
 def test_pairs_in_turns_and_in_threads(model_path: Path, folder: Path, pipe: Pipeline,
                                        number: int) -> None:

@@ -92,6 +92,7 @@ def test_every_deterministic_sampler_converges():
     assert {*ORDERS, "ipndm"} == set(SAMPLERS) - set(RANDOM)
 
 
+@pytest.mark.sampled
 @samplers
 @kinds
 def test_a_denoiser_that_knows_the_answer_gives_it(name, kind):
@@ -100,6 +101,7 @@ def test_a_denoiser_that_knows_the_answer_gives_it(name, kind):
     np.testing.assert_allclose(last.x, answer, atol=1e-5)
 
 
+@pytest.mark.sampled
 @samplers
 @kinds
 @pytest.mark.parametrize("schedule", ["normal", "karras"])
@@ -118,6 +120,7 @@ def test_steps_say_what_happened(name, kind, schedule):
         np.testing.assert_allclose(steps[-1].x, steps[-1].denoised, atol=1e-5)
 
 
+@pytest.mark.sampled
 @samplers
 @kinds
 def test_one_step_is_the_estimate(name, kind):
@@ -131,6 +134,7 @@ def test_same_seed_same_bytes(name):
     assert runs[0] == runs[1] != runs[2]
 
 
+@pytest.mark.sampled
 @samplers
 @kinds
 def test_start_is_left_as_it_is(name, kind):
@@ -152,6 +156,7 @@ def test_samplers_can_be_stopped():
     assert len(denoise.sigmas) == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [name for name in RANDOM if name not in ("lcm", "tcd")])
 @kinds
 def test_fresh_noise_keeps_mean_and_variance(name, kind):

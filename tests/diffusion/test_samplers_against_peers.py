@@ -375,6 +375,7 @@ WRITTEN = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("schedule", NOISES)
 @pytest.mark.parametrize("name", WRITTEN)
 def test_agrees_with_the_formulas_written_out(name, schedule):

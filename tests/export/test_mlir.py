@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from examples import examples
 from graph_strategies import graphs
-from hypothesis import given, settings
+from hypothesis import given
 from mlir_graphs import OPERATIONS_ALONE, tiny_models
 from xdsl.context import Context
 from xdsl.dialects import arith, builtin, func, linalg, math, tensor
@@ -85,7 +86,7 @@ def test_models_are_accepted(build: Callable[[], Graph]) -> None:
         assert f': tensor<{shape}xf32> {{smalti.name = "{name}"}}' in text
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(graphs())
 def test_any_graph_is_accepted(graph: Graph) -> None:
     assert signature(graph) == (len(graph.inputs) + len(graph.parameters), len(graph.outputs))

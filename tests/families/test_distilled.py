@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.diffusion.noise import NoiseLevels
@@ -125,7 +126,7 @@ def test_the_longest_of_two_words_counts() -> None:
     assert str(found) == "sd xl turbo: 1 steps, width 512"
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.text(max_size=40))
 def test_any_text_is_a_name(name: str) -> None:
     for table in (DISTILLED, DISTILLED_FLOW):

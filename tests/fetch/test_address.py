@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.errors import FetchError
@@ -62,7 +63,7 @@ def test_what_is_no_address(text: str, said: str) -> None:
     assert "secret" not in str(raised.value)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.text(max_size=30))
 def test_a_file_of_an_address_stays_in_its_folder(name: str) -> None:
     if name and stays_inside(name):

@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from mixed_graphs import mixed_graphs
 from native_regions import LEVELS, check_graph
@@ -376,7 +377,7 @@ def test_attributes_that_no_form_knows_are_left_to_the_host(
 # ---------------------------------------------------------------------- random graphs
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(mixed_graphs(), st.sampled_from(LEVELS), st.booleans())
 def test_random_graphs_compute_what_they_mean(graph: Graph, name: str, rewritten: bool) -> None:
     check_graph(rewrite(graph) if rewritten else graph, name)

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.fuse import View
@@ -36,7 +37,7 @@ def factors(draw: st.DrawFn, size: int) -> tuple[int, ...]:
     return tuple([*shape, size])
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.data())
 def test_any_chain_of_views_is_what_numpy_says(data: st.DataObject) -> None:
     view, memory = dense(data.draw(st.sampled_from([(2, 3, 4), (12,), (2, 4, 3, 5), (1, 6, 1),

@@ -106,6 +106,7 @@ def test_casts_to_eight_bits_saturate_when_asked(to: str, saturate: int) -> None
     np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("source", DTYPES)
 @pytest.mark.parametrize("to", DTYPES)
 def test_every_dtype_can_be_cast_to_every_other(source: str, to: str) -> None:

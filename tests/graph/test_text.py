@@ -6,8 +6,9 @@ import re
 
 import numpy as np
 import pytest
+from examples import examples
 from graph_strategies import arrays_for, graphs
-from hypothesis import given, settings
+from hypothesis import given
 
 from smalti.errors import InputError
 from smalti.graph import Graph, evaluate, parse, show, verify
@@ -40,7 +41,7 @@ def test_expected_text() -> None:
     assert show(small()) == str(small()) == EXPECTED
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(graphs())
 def test_round_trip(graph: Graph) -> None:
     text = show(graph)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from examples import examples
 from graph_strategies import arrays_for, graphs
-from hypothesis import given, settings
+from hypothesis import given
 from kernel_strategies import GRAPHS, inputs_for
 
 from smalti.errors import InputError, VerificationError
@@ -67,7 +68,7 @@ def test_the_kernels_of_a_model_mean_what_its_graph_means(build: Callable[[], Gr
         np.testing.assert_allclose(found[name], array, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(graphs())
 def test_the_kernels_of_random_graphs_mean_the_same(graph: Graph) -> None:
     inputs, parameters = arrays_for(graph)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from kernel_strategies import kernels, regions
 
 from smalti.errors import InputError
@@ -47,7 +48,7 @@ def test_the_text_of_a_convolution() -> None:
     assert parse(EXAMPLE) == example()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(kernels)
 def test_what_is_printed_reads_back(kernel: Kernel) -> None:
     text = show(kernel)

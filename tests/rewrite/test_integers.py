@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.fuse.support import INTEGER_PRODUCTS
@@ -46,7 +47,7 @@ def test_very_long_sums_stay_as_they_are() -> None:
         "mat_mul_integer"]
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.integers(1, 400), st.integers(0, 255), st.integers(-128, 127), st.sampled_from([1, 2]),
        st.integers(1, 3))
 def test_convolutions_are_the_same(channels: int, x_zero: int, w_zero: int, group: int,

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from examples import examples
 from graph_strategies import arrays_for, graphs
-from hypothesis import given, settings
+from hypothesis import given
 
 from smalti.errors import VerificationError
 from smalti.graph import Graph, Node, evaluate, show
@@ -27,7 +28,7 @@ def operations(graph: Graph) -> list[str]:
     return [node.operation.name for node in graph.nodes]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(graphs())
 def test_meaning_and_interface_stay(graph: Graph) -> None:
     before, inputs = show(graph), arrays_for(graph)
@@ -42,7 +43,7 @@ def test_meaning_and_interface_stay(graph: Graph) -> None:
                                    err_msg=before)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(graphs())
 def test_a_second_time_changes_nothing(graph: Graph) -> None:
     once = rewrite(graph)

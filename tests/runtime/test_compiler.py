@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from built_modules import built
-from hypothesis import given, note, settings
+from examples import examples
+from hypothesis import given, note
 from hypothesis import strategies as st
 from mixed_graphs import mixed_graphs
 from native_regions import LEVELS, arrays_for, relative_error
@@ -323,7 +324,7 @@ def test_an_operand_that_is_read_elsewhere_too_is_not_overwritten(reader: str) -
         assert relative_error(program.run(inputs)["y"], expected) < 1e-5
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(mixed_graphs(), st.sampled_from(LEVELS), st.integers(1, 3))
 def test_random_graphs_share_memory_without_harm(graph: Graph, name: str, threads: int) -> None:
     note(str(graph))

@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from examples import examples
 from fuzz.engine_files import sections_of, written
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mixed_graphs import mixed_graphs
 from native_regions import LEVELS
@@ -155,7 +156,7 @@ def test_the_best_level_of_this_machine_is_taken(path: Path) -> None:
     assert smalti.load(path).module.target == LEVELS[-1]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(mixed_graphs(), st.sampled_from(["f32", "bf16"]))
 def test_any_graph_comes_back(g: Graph, precision: str) -> None:
     program = compile_graph(g, precision=precision, threads=1)

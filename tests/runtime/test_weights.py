@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from built_modules import built
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from native_regions import LEVELS, Block, run_steps
 
@@ -343,7 +344,7 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-@settings(max_examples=2 * EXAMPLES, deadline=None)
+@examples(2 * EXAMPLES)
 @given(st.integers(1, 70), st.sampled_from([1, 2, 3, 7, 8, 16, 20]), st.integers(1, 3),
        st.sampled_from([1, 2, 4]), st.sampled_from([0, 2, 4]), st.permutations(range(4)),
        st.sampled_from(LEVELS), st.sampled_from(["f32", "f16", "bf16"]), st.booleans(),

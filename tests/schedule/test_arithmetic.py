@@ -46,6 +46,7 @@ def changed(schedule: ContractionSchedule, changes: dict) -> ContractionSchedule
     return replace(schedule, **{**changes, "algorithm": replace(schedule.algorithm, **inner)})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("graph, changes, same", [
     (convolution(32, 9, 1), {"tile_y": 1, "tile_x": 5, "tile_b": 1}, True),

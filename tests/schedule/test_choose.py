@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
-from hypothesis import example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from smalti.codegen.cpu.lower import limits
@@ -50,7 +51,7 @@ def kernel_of(build) -> Kernel:
     return partition(g).regions[0].kernel
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(CPUS, st.integers(1, 3), EXTENTS, EXTENTS, st.integers(1, 100), st.integers(1, 100),
        st.sampled_from([1, 3, 5]), st.integers(1, 2), st.sampled_from(["f32", "bf16"]))
 @example(limits(LEVELS["neon"], 1, 256 << 10, 1 << 20), 1, 68, 64, 64, 64, 3, 1, "bf16")
@@ -80,7 +81,7 @@ def test_convolutions(cpu: Limits, batch: int, channels: int, out: int, height: 
     assert choose(kernel, cpu, precision) == schedule
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(CPUS, EXTENTS, EXTENTS, EXTENTS)
 def test_matrix_products(cpu: Limits, rows: int, channels: int, out: int) -> None:
     kernel = kernel_of(lambda g: g.apply("mat_mul", g.input("x", (rows, channels)),
@@ -107,7 +108,7 @@ def test_blocks_of_panels_keep_the_threads_busy(tiles: int, panels: int, most: i
     assert rounds * block <= (1 + STAGE_PANELS) * (single + LATE)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(CPUS, EXTENTS, st.integers(1, 100), st.integers(1, 100), st.sampled_from([1, 3, 5]))
 def test_depthwise(cpu: Limits, channels: int, height: int, width: int, window: int) -> None:
     kernel = kernel_of(lambda g: g.apply(
@@ -120,7 +121,7 @@ def test_depthwise(cpu: Limits, channels: int, height: int, width: int, window: 
     assert 1 <= schedule.vectors <= max(1, (channels + 4) // cpu.lanes)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(CPUS, EXTENTS, EXTENTS, st.integers(0, 1))
 def test_reductions(cpu: Limits, rows: int, columns: int, axis: int) -> None:
     kernel = kernel_of(lambda g: g.apply("reduce_sum", g.input("x", (rows, columns)),
@@ -184,7 +185,7 @@ def test_the_planes_of_a_picture_are_staged_as_they_are() -> None:
     assert stem(16).algorithm != Planar()
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(CPUS, st.lists(st.sampled_from([1, 2, 3, 7, 64, 1000]), min_size=0, max_size=4))
 def test_maps(cpu: Limits, shape: list[int]) -> None:
     kernel = kernel_of(lambda g: g.input("x", tuple(shape)) + g.input("y", tuple(shape[-1:])))
@@ -194,7 +195,7 @@ def test_maps(cpu: Limits, shape: list[int]) -> None:
     assert isinstance(schedule, MapSchedule) and 1 <= schedule.grain <= rows
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(CPUS, EXTENTS, EXTENTS, st.sampled_from([1, 7, 40, 64, 160]))
 def test_attentions(cpu: Limits, queries: int, keys: int, depth: int) -> None:
     def build(g: Graph):
@@ -207,7 +208,7 @@ def test_attentions(cpu: Limits, queries: int, keys: int, depth: int) -> None:
     assert schedule.groups == 1 or (schedule.groups - 1) * schedule.vectors * cpu.lanes < queries
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(CPUS, st.integers(1, 70), st.integers(1, 70), st.integers(1, 8))
 def test_statistics(cpu: Limits, height: int, width: int, groups: int) -> None:
     group = kernel_of(lambda g: g.apply(
@@ -261,7 +262,7 @@ def test_schedules_are_frozen_hashable_and_print_as_they_are_written() -> None:
             setattr(schedule, fields(schedule)[0].name, 9)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.integers(1, 5000), st.integers(1, 300))
 def test_even_tiles(extent: int, most: int) -> None:
     tile = even(extent, most)
@@ -269,7 +270,7 @@ def test_even_tiles(extent: int, most: int) -> None:
     assert -(-extent // tile) == -(-extent // most)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.integers(1, 4), st.integers(1, 600), st.integers(1, 600), st.integers(1, 100), CPUS)
 def test_tiles_hold_a_bounded_number_of_pixels(b: int, y: int, x: int, channels: int,
                                                cpu: Limits) -> None:

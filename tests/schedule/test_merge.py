@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.fuse import partition
@@ -94,7 +95,7 @@ def maps(draw: st.DrawFn) -> Kernel:
     return build.map_over(axes, value, buffers)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(maps())
 def test_merged_maps_visit_the_same_addresses(kernel: Kernel) -> None:
     (stage,) = kernel.stages
@@ -111,7 +112,7 @@ def test_merged_maps_visit_the_same_addresses(kernel: Kernel) -> None:
     assert visited(axes, [out, *accesses]) == sorted(expected)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(maps())
 def test_the_vector_axis_is_neither_divided_nor_looked_up(kernel: Kernel) -> None:
     axes, accesses = map_axes(kernel)
@@ -134,7 +135,7 @@ def test_dense_axes_become_one() -> None:
     assert map_axes(partition(g).regions[0].kernel)[0] == (("i1", 6), ("i2", 4))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.sampled_from([1, 3]),
        st.sampled_from(["", "slice", "residual", "time", "resize"]))
 def test_merged_contractions_visit_the_same_addresses(b: int, y: int, x: int, window: int,

@@ -80,6 +80,7 @@ def changed_weight(folder: Path, layer: str, tensors: dict[str, np.ndarray],
     return base.read(name), adapted.floats(name)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("scales", SCALES, ids=str)
 @pytest.mark.parametrize(("kind", "layer"), CASES)
 def test_a_change_is_that_of_its_formula(tmp_path: Path, kind: str, layer: str,
@@ -92,6 +93,7 @@ def test_a_change_is_that_of_its_formula(tmp_path: Path, kind: str, layer: str,
     assert off(after, before) > 0.1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("of", ["rows", "rows in a row", "inputs"])
 @pytest.mark.parametrize(("kind", "layer"), DECOMPOSED)
 def test_directions_and_norms(tmp_path: Path, kind: str, layer: str, of: str) -> None:

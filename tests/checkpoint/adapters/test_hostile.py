@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from checkpoint.adapters.samples import Weights, opened, random_arrays
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from smalti.checkpoint.adapters import Adapted, WeightedAdapter
@@ -35,7 +36,7 @@ def model() -> Weights:
     return Weights(random_arrays({f"{LAYER}.weight": (8, 4, 3, 3), f"{LAYER}.bias": (8,)}))
 
 
-@settings(max_examples=250, deadline=None,
+@examples(250,
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(FILES | PLAUSIBLE)
 def test_any_tensors_fit_or_it_is_said_why_not(tmp_path, model: Weights, file) -> None:

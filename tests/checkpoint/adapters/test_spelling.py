@@ -357,6 +357,7 @@ SPLITS = [(family, module, parts) for family, (_, modules) in SPELLED.items()
           if len(parts) > 1 or any(start for _, start, _ in parts)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("family", "module", "parts"), SPLITS, ids=lambda value: str(value)[:60])
 @pytest.mark.parametrize("kind", ["LoRA", "LoHa", "LoKr", "DoRA"])
 def test_rows_of_a_fused_layer_are_changed_alone(tmp_path, family: str, module: str,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from examples import examples
+from hypothesis import given, note
 from hypothesis import strategies as st
 from mixed_graphs import mixed_graphs
 from native_regions import LEVELS, PieceRunner, arrays_for, relative_error, run_regions
@@ -53,7 +54,7 @@ def check(graph: Graph, name: str, precision: str, weights: str = "f32") -> dict
     return runner.checked
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(mixed_graphs(), st.sampled_from(LEVELS), st.sampled_from(["f32", "bf16"]),
        st.sampled_from(["f32", "f16", "bf16"]))
 def test_regions_of_random_graphs(graph: Graph, name: str, precision: str, weights: str) -> None:

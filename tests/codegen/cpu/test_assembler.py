@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from native_regions import LEVELS, run_steps
 
@@ -34,7 +35,7 @@ NUMBERS = st.one_of(st.integers(0, LARGEST), st.integers(0, 2000), st.integers(0
     lambda bit: min(LARGEST, 1 << bit)), st.integers(0, 31).map(lambda bit: (1 << bit) - 1))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.lists(NUMBERS, min_size=1, max_size=20), st.one_of(NUMBERS, st.just(LARGEST)))
 def test_division_by_a_constant(values: list[int], divisor: int) -> None:
     divisor = max(1, divisor)
@@ -62,7 +63,7 @@ def test_division_by_what_cannot_be_divided_by(divisor: int) -> None:
         asm.divide(asm.immediate(1), divisor)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.integers(-2**62, 2**62), st.integers(-2**40, 2**40), st.integers(-2**20, 2**20))
 def test_offsets_of_any_size(start: int, stride: int, index: int) -> None:
     def body(asm: Assembler, memory: Register) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from examples import examples
+from hypothesis import given, note
 from hypothesis import strategies as st
 from native_regions import LEVELS, PieceRunner, check_graph, relative_error, run_regions
 
@@ -78,7 +79,7 @@ def test_attention_of_pairs(case: Case, name: str) -> None:
     assert runner.schedules[-1].dtype == "bf16"
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.builds(Case, queries=st.integers(1, 70), keys=st.integers(1, 130),
                  heads=st.integers(1, 3), depth=st.sampled_from([1, 3, 7, 8, 16, 20, 40]),
                  width=st.sampled_from([0, 1, 5, 17]), batch=st.integers(1, 2),
@@ -90,7 +91,7 @@ def test_random_attention(case: Case, name: str, precision: str) -> None:
     check_graph(case.graph(), name, precision)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.data(), st.sampled_from(LEVELS))
 def test_any_legal_schedule_computes_the_same(data: st.DataObject, name: str) -> None:
     vectors = data.draw(st.integers(1, 3))

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from contraction_graphs import CONV_CASES, CONVS, PRODUCTS, Conv, fitting, linear
-from hypothesis import given, note, settings
+from examples import examples
+from hypothesis import given, note
 from hypothesis import strategies as st
 from native_regions import LEVELS, PieceRunner, arrays_for, check_graph, run_regions
 
@@ -44,7 +45,7 @@ def test_weights_that_are_halves(name: str, precision: str, weights: str) -> Non
         check_graph(linear((70,), 39, 33, turned=turned), name, precision, weights=weights)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(CONV_CASES.map(fitting), st.sampled_from(PRECISIONS))
 def test_random_convolution(case: Conv, at: tuple[str, str]) -> None:
     graph = case.graph()
@@ -75,6 +76,7 @@ def test_linear(rows: tuple[int, ...], channels: int, out: int, name: str,
     check_graph(linear(rows, channels, out, turned=out != 33), name, precision)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name, precision", PRECISIONS)
 @pytest.mark.parametrize("behind", ["normalized", "gathered", "resized", "geglu", "embedded",
                                     "residual"])
@@ -82,7 +84,9 @@ def test_linear_with_its_neighbours(behind: str, name: str, precision: str) -> N
     check_graph(linear((2, 9), 24, 40, behind), name, precision)
 
 
-@pytest.mark.parametrize("rows", range(1, 71))
+@pytest.mark.parametrize("rows", [
+    pytest.param(rows, marks=() if rows < 16 or rows % 9 == 0 else pytest.mark.sweep)
+    for rows in range(1, 71)])
 def test_every_number_of_pixels(rows: int) -> None:
     for name in (LEVELS[0], LEVELS[-1]):
         check_graph(linear((rows,), 5, 17), name)
@@ -106,7 +110,7 @@ def contraction_schedules(draw: st.DrawFn, name: str, precision: str,
         weights=weights)
 
 
-@settings(max_examples=2 * EXAMPLES, deadline=None)
+@examples(2 * EXAMPLES)
 @given(st.data(), st.sampled_from(PRECISIONS), st.sampled_from(["f32", "f16", "bf16"]))
 def test_any_legal_schedule_computes_the_same(data: st.DataObject, at: tuple[str, str],
                                               given: str) -> None:

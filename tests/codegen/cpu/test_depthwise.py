@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from examples import examples
+from hypothesis import given, note
 from hypothesis import strategies as st
 from native_regions import LEVELS, PieceRunner, check_graph
 
@@ -117,7 +118,7 @@ def _fitting(case: Case) -> Case:
     return replace(case, pads=(top, left, *case.pads[2:]))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(DEPTHWISE.map(_fitting), st.sampled_from(LEVELS), st.integers(1, 5), st.integers(1, 5),
        st.integers(1, 12), st.integers(1, 4), st.booleans(), st.sampled_from(["f32", "bf16"]))
 def test_random_depthwise_under_any_schedule(case: Case, name: str, tiles_y: int, vectors: int,

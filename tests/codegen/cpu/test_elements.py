@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from native_regions import LEVELS, Block, run_steps
 
@@ -63,7 +64,7 @@ def test_stores_round_as_the_reference_does(name: str, lanes: int) -> None:
         assert np.isnan((found[nan].astype(np.uint32) << 16).view(np.float32)).all()
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.lists(st.floats(width=32, allow_subnormal=False, allow_nan=False), min_size=16,
                 max_size=16), st.sampled_from(LEVELS))
 def test_any_number_is_rounded_to_the_nearest(numbers: list[float], name: str) -> None:
@@ -88,6 +89,7 @@ def test_stores_round_to_f16_as_numpy_does(name: str, lanes: int) -> None:
         np.testing.assert_array_equal(found, expected[start:start + lanes])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name, lanes", CASES)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_loads_widen_and_leave_zeros_behind(name: str, lanes: int, dtype: str) -> None:
@@ -101,6 +103,7 @@ def test_loads_widen_and_leave_zeros_behind(name: str, lanes: int, dtype: str) -
     np.testing.assert_array_equal(found.view(np.float32), expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name, lanes", CASES)
 @pytest.mark.parametrize("dtype", ["u8", "i8", "i32"])
 def test_integers_come_and_go(name: str, lanes: int, dtype: str) -> None:

@@ -83,6 +83,7 @@ def test_absolute_error(level: str, name: str, low: float, high: float, exact,
     assert np.max(np.abs(native(name, level, x) - exact(x.astype(np.float64)))) <= error_max
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", UNARY)
 def test_nan_stays_nan_and_nothing_else_becomes_it(level: str, name: str) -> None:
@@ -90,6 +91,7 @@ def test_nan_stays_nan_and_nothing_else_becomes_it(level: str, name: str) -> Non
     assert np.isnan(native(name, level, x)).tolist() == [True, False, True, False, False]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", BINARY)
 def test_nan_in_either_operand_is_nan(level: str, name: str) -> None:
@@ -109,6 +111,7 @@ INFINITE = {  # at -inf and at inf
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", INFINITE)
 def test_infinity(level: str, name: str) -> None:
@@ -134,6 +137,7 @@ def test_exponential_up_to_infinity_and_down_to_nothing(level: str) -> None:
     np.testing.assert_allclose(found[:4], expected, rtol=1e-6, atol=1e-38)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", ["sin", "tanh", "erf", "silu", "neg", "abs", "relu", "exp", "cos"])
 def test_numbers_too_small_to_be_normal(level: str, name: str) -> None:

@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, note, settings
+from examples import examples
+from hypothesis import given, note
 from hypothesis import strategies as st
 from native_regions import LEVELS, check_graph
 
@@ -84,7 +85,7 @@ GRAPHS = st.builds(
     sliced=st.booleans())
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(GRAPHS, st.sampled_from(LEVELS), st.data())
 def test_any_legal_schedule_computes_the_same(graph: Graph, name: str, data: st.DataObject) -> None:
     note(f"{name}\n{graph}")

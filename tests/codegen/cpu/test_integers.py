@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, note, settings
+from examples import examples
+from hypothesis import assume, given, note
 from hypothesis import strategies as st
 from native_regions import INTEGER_LEVELS, PieceRunner, fewer_at_once, run_regions
 
@@ -221,7 +222,7 @@ def test_quantised_layers_pass_bytes_on(signed: bool, name: str) -> None:
 
 @given(st.data(), st.sampled_from(INTEGER_LEVELS), st.sampled_from(DTYPES_AND_ZEROS),
        st.sampled_from(BEHIND))
-@settings(max_examples=EXAMPLES)
+@examples(EXAMPLES)
 def test_any_schedule_gives_the_same(data, name: str, pair, behind: str) -> None:
     """Also with caches so small that sums go through many chunks."""
     (dtypes, zeros), draw = pair, data.draw

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from native_regions import LEVELS, check_graph
 
@@ -20,6 +21,7 @@ SHAPES = [(1,), (7,), (8,), (16,), (33,), (3, 5), (2, 1, 40), (4, 70), (2, 3, 4,
           (2, 16, 1, 1), (3, 1, 6, 2), ()]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -82,6 +84,7 @@ MOVES: dict[str, Callable[[Graph], Value]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("move", MOVES)
@@ -100,6 +103,7 @@ def test_any_grain_and_unrolling_gives_the_same(name: str, grain: int, unroll: i
     assert runner.schedules == [MapSchedule(grain, unroll)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("schedule", [MapSchedule(1, inner=2), MapSchedule(3, inner=2),
                                       MapSchedule(1, inner=3)], ids=str)
@@ -118,6 +122,7 @@ def test_more_axes_inside_than_there_are_is_illegal(inner: int) -> None:
         lower(partition(g).regions[0].kernel, MapSchedule(1, inner=inner), level(LEVELS[0]))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("heads, half, batch, tables", [
@@ -133,7 +138,7 @@ def test_rotary_embedding(name: str, interleaved: int, heads: int, half: int, ba
     assert [type(s) for s in check_graph(g, name).schedules] == [MapSchedule]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(1, 70), st.sampled_from([2, 3, 4, 8]), st.permutations("xyz"),
        st.sampled_from(LEVELS))
 def test_a_short_last_axis(rows: int, short: int, order: list[str], name: str) -> None:

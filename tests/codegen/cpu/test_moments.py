@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from examples import examples
+from hypothesis import given, note
 from hypothesis import strategies as st
 from native_regions import LEVELS, PieceRunner, check_graph, relative_error, run_regions
 
@@ -45,6 +46,7 @@ GROUPS = [((2, 64, 8, 8), 32), ((2, 40, 5, 7), 4), ((1, 1, 3, 3), 1), ((3, 7, 2,
           ((2, 8, 5), 2), ((1, 6, 2, 3, 4), 3), ((1, 4, 64, 64), 2)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("shape, groups", GROUPS, ids=str)
@@ -58,6 +60,7 @@ LAYERS = [((2, 9, 40), -1), ((1, 77, 768), -1), ((1, 1), -1), ((5, 3), -1), ((70
           ((3, 7, 20), 1), ((2, 3, 4, 5), 1), ((2, 3, 4, 5), -1), ((65,), 0), ((2, 33), 0)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("shape, axis", LAYERS, ids=str)
@@ -72,6 +75,7 @@ def rms(shape: tuple[int, ...], axis: int = -1) -> Graph:
     return g
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("shape, axis", [
     ((5,), -1), ((1, 1), -1), ((77, 48), -1), ((2, 9, 5, 7), -1), ((3, 4, 6, 5), 2),
@@ -80,7 +84,7 @@ def test_rms_normalization(shape: tuple[int, ...], axis: int, name: str) -> None
     check_graph(rms(shape, axis), name)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.integers(1, 2), st.integers(1, 30), st.integers(1, 5), st.integers(1, 140),
        st.sampled_from(LEVELS))
 def test_random_rms_normalization_of_parts_of_rows(batch: int, rows: int, heads: int,
@@ -94,7 +98,7 @@ def test_random_rms_normalization_of_parts_of_rows(batch: int, rows: int, heads:
     assert len(runner.schedules) == 2  # the strided part is read where it lies
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.integers(1, 2), st.sampled_from([1, 2, 3, 10, 32]), st.sampled_from([1, 2, 3, 10, 17]),
        st.integers(3, 9), st.integers(3, 9), st.sampled_from(LEVELS),
        st.sampled_from(["f32", "bf16"]))
@@ -105,13 +109,14 @@ def test_random_group_normalization(batch: int, groups: int, each: int, height: 
     check_graph(graph, name, precision)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.integers(1, 70), st.integers(8, 140), st.sampled_from(LEVELS),
        st.sampled_from(["f32", "bf16"]))
 def test_random_layer_normalization(rows: int, channels: int, name: str, precision: str) -> None:
     check_graph(layer((rows, channels)), name, precision)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("parts", [1, 2, 3, 6, 9, 18])
 def test_any_number_of_parts_gives_the_same(parts: int, name: str) -> None:
@@ -120,6 +125,7 @@ def test_any_number_of_parts_gives_the_same(parts: int, name: str) -> None:
     assert runner.schedules[0].parts == parts
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("grain", [1, 2, 5, 9])
 def test_any_grain_of_rows_gives_the_same(grain: int, name: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from examples import examples
+from hypothesis import given, note
 from hypothesis import strategies as st
 from native_regions import INTEGER_LEVELS, PieceRunner, fewer_at_once, run_regions
 
@@ -113,7 +114,7 @@ def test_slices_of_the_sums_are_combined(name: str) -> None:
 
 
 @given(st.data(), st.sampled_from(INTEGER_LEVELS), st.sampled_from(HELD))
-@settings(max_examples=EXAMPLES)
+@examples(EXAMPLES)
 def test_any_schedule_gives_the_same(data, name: str, held: str) -> None:
     """Also with caches so small that sums go through many chunks."""
     draw = data.draw

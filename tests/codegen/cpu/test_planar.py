@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, note, settings
+from examples import examples
+from hypothesis import given, note
 from hypothesis import strategies as st
 from native_regions import LEVELS, check_graph
 
@@ -64,7 +65,7 @@ STEMS = st.builds(
     pads=st.tuples(*[st.integers(2, 5)] * 2, *[st.integers(0, 5)] * 2), batch=st.integers(1, 2))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(STEMS, st.sampled_from(LEVELS), st.integers(1, 13), st.integers(1, 3), st.data())
 def test_any_legal_schedule_computes_the_same(graph: Graph, name: str, tile_y: int, panels: int,
                                               data: st.DataObject) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from examples import examples
+from hypothesis import given, note
 from hypothesis import strategies as st
 from native_regions import LEVELS, PieceRunner, check_graph
 from reduction_graphs import OPERATIONS, reduced
@@ -24,6 +25,7 @@ SHAPES = [((1, 40, 7, 7), (2, 3)), ((2, 5, 6), (2,)), ((3, 70), (1,)), ((3, 70),
           ((2, 33, 4, 5), (0, 3)), ((1, 1), (0,)), ((17,), (0,)), ((2, 1, 9), (1,))]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("shape, axes", SHAPES, ids=str)
@@ -42,7 +44,7 @@ def reductions(draw: st.DrawFn) -> Graph:
                    draw(st.sampled_from(["", "relu", "residual"])))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(reductions(), st.sampled_from(LEVELS), st.integers(1, 5), st.integers(1, 5),
        st.sampled_from(["f32", "bf16"]))
 def test_random_reductions_under_any_schedule(graph: Graph, name: str, grain: int, ways: int,
@@ -54,6 +56,7 @@ def test_random_reductions_under_any_schedule(graph: Graph, name: str, grain: in
     assert schedule in runner.schedules
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("shape, axis", [((3, 77), 1), ((2, 4, 20), 1), ((5, 1), 1), ((33,), 0)])
 def test_softmax(shape: tuple[int, ...], axis: int, name: str) -> None:
@@ -62,6 +65,7 @@ def test_softmax(shape: tuple[int, ...], axis: int, name: str) -> None:
     check_graph(rewrite(g), name)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("axis", [0, 1])

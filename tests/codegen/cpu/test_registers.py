@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from examples import examples
+from hypothesis import given, note
 from hypothesis import strategies as st
 from native_regions import LEVELS, run_steps
 
@@ -81,7 +82,7 @@ def general_line(asm: Assembler, registers: list[Register], name: str, target: i
         asm.op(name, registers[target], registers[operand])
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.data(), st.integers(2, REGISTERS_MAX), st.sampled_from(LEVELS))
 def test_integers(data: st.DataObject, count: int, name: str) -> None:
     program = data.draw(programs(GENERAL_NAMES, count))
@@ -124,7 +125,7 @@ def vector_line(asm: Assembler, registers: list[Register], name: str, target: in
             asm.op("mul", a, a, asm.constant(0.5))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.data(), st.integers(2, REGISTERS_MAX), st.sampled_from(LEVELS))
 def test_vectors(data: st.DataObject, count: int, name: str) -> None:
     program = data.draw(programs(VECTOR_NAMES, count))

@@ -21,6 +21,7 @@ def kernel_of(channels: int):
     return partition(g).regions[0].kernel
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("channels", [4, 16, 20, 48, 98, 100])
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)

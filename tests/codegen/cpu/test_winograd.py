@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from examples import examples
+from hypothesis import given, note
 from hypothesis import strategies as st
 from native_regions import LEVELS, check_graph
 
@@ -139,7 +140,7 @@ def winograd_schedules(draw: st.DrawFn, name: str, height: int, width: int, chan
             folded, shared, transformed))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.data(), st.sampled_from(LEVELS), st.booleans(), st.booleans(),
        st.sampled_from([(8, 12), (10, 14)]), st.sampled_from(["f32", "bf16"]),
        st.sampled_from(["f32", "f16", "bf16"]))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from attention_kernels import attention
+from examples import examples
 from gpu_devices import absent
 from group_kernels import (
     LIMITS,
@@ -16,7 +17,7 @@ from group_kernels import (
     narrowed,
     relative_error,
 )
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from smalti.codegen.gpu.form import (
@@ -287,7 +288,7 @@ def test_schedules_fit_into_the_memory_that_there_is(shared: int) -> None:
     assert schedule.shared_bytes(160) <= shared
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.data(), st.integers(1, 40), st.integers(1, 70), st.integers(1, 21), st.integers(1, 21),
        st.booleans(), st.sampled_from(["", "s", "st", "nhst"]), st.sampled_from([0, 1, 4]))
 def test_any_legal_schedule_computes_the_same(data, tokens: int, keys: int, depth: int, width: int,

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from contraction_graphs import CONV_CASES, CONVS, PRODUCTS, Conv, fitting, linear
+from examples import examples
 from group_kernels import execute, relative_error
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from smalti.codegen.gpu import Packed, lower
@@ -106,16 +107,18 @@ def fits(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits = LIMIT
 
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=[] if name in FIRST else pytest.mark.sweep) for name in SCHEDULES])
-def test_convolutions(name: str) -> None:
-    """Each schedule with every third convolution, so that all are met by four of them."""
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.sweep)])
+def test_convolutions(name: str, half: int) -> None:
+    """Each schedule with every third convolution, so that all are met by four of them; the sweep
+    tries half of these."""
     cases = [case for case in CONVS if case.channels < 1000]
     checked = 0
-    for case in cases[list(SCHEDULES).index(name) % 3::3]:
+    for case in cases[list(SCHEDULES).index(name) % 3::3][half::2]:
         for kernel in contractions(case.graph()):
             if fits(kernel, SCHEDULES[name]):
                 check(kernel, SCHEDULES[name])
                 checked += 1
-    assert checked >= 2
+    assert checked
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -303,7 +306,7 @@ def test_what_a_device_lacks_is_refused() -> None:
             lower(kernel, MATRIX, lacking)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.data(), CONV_CASES.map(fitting), st.sampled_from(["f32", "f16"]))
 def test_any_schedule_of_the_space_computes_the_same(data: st.DataObject, case: Conv,
                                                      precision: str) -> None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from examples import examples
 from group_kernels import LIMITS, check_graph, check_kernel, execute, regions
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from smalti.codegen.gpu import lower
@@ -118,7 +119,7 @@ def fitting(case: Case) -> Case:
     return replace(case, pads=(top, left, *case.pads[2:]), behind=behind)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(RANDOM.map(fitting), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 3, 4]))
 def test_random_depthwise_under_any_schedule(case: Case, lanes: int, pixels: int) -> None:
     note(str(case))

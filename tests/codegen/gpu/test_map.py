@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from examples import examples
 from group_kernels import LIMITS, check_graph, check_kernel, execute, regions
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.codegen.gpu import lower
@@ -29,6 +30,7 @@ def only(graph: Graph) -> Kernel:
     return region.kernel
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_pointwise_of_any_shape(shape: tuple[int, ...], dtype: str) -> None:
@@ -77,6 +79,7 @@ MOVES: dict[str, Callable[[Graph], Value]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("lanes", [0, 2, 4])
 @pytest.mark.parametrize("move", MOVES)
@@ -95,7 +98,7 @@ def test_movement(move: str, lanes: int, dtype: str) -> None:
             check_kernel(region.kernel, GroupMap(64, lanes))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.sampled_from([1, 2, 3, 4, 8, 12]), min_size=1, max_size=4), st.data())
 def test_random_layouts(shape: list[int], data: st.DataObject) -> None:
     """Any order of the axes in each operand, and any of them broadcast."""

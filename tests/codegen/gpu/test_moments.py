@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from examples import examples
 from group_kernels import LIMITS, SUBGROUPS, check_graph, check_kernel, execute, regions
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from smalti.codegen.gpu import lower
@@ -87,7 +88,7 @@ def schedules() -> st.SearchStrategy[GroupMoments]:
                      st.sampled_from([0, *SUBGROUPS]))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.integers(1, 2), st.sampled_from([1, 2, 3, 10, 32]), st.sampled_from([1, 2, 3, 4, 12, 17]),
        st.integers(3, 9), st.integers(3, 9), schedules(), st.sampled_from(["f32", "f16"]))
 def test_random_groups_under_any_schedule(batch: int, groups: int, each: int, height: int,
@@ -100,7 +101,7 @@ def test_random_groups_under_any_schedule(batch: int, groups: int, each: int, he
     check_kernel(kernel, replace(schedule, lanes=lanes), limits=limits)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(st.integers(1, 70), st.integers(8, 140), schedules(), st.booleans())
 def test_random_rows_under_any_schedule(rows: int, channels: int, schedule: GroupMoments,
                                         squares: bool) -> None:

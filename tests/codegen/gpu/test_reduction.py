@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from examples import examples
 from group_kernels import LIMITS, SUBGROUPS, check_graph, check_kernel, execute, regions
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 from reduction_graphs import OPERATIONS, reduced
 
@@ -32,6 +33,7 @@ SHAPES = [((1, 40, 7, 7), (2, 3)), ((2, 5, 6), (2,)), ((3, 70), (1,)), ((3, 70),
           ((2, 33, 4, 5), (0, 3)), ((1, 1), (0,)), ((17,), (0,)), ((2, 1, 9), (1,))]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("shape, axes", SHAPES, ids=str)
@@ -55,7 +57,7 @@ def schedules() -> st.SearchStrategy[GroupReduction]:
                      st.sampled_from([0, *SUBGROUPS]))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@examples(EXAMPLES)
 @given(reductions(), schedules(), st.sampled_from(["f32", "f16"]))
 def test_random_reductions_under_any_schedule(graph: Graph, schedule: GroupReduction,
                                               dtype: str) -> None:
@@ -69,6 +71,7 @@ def test_random_reductions_under_any_schedule(graph: Graph, schedule: GroupReduc
     check_kernel(kernel, replace(schedule, lanes=lanes), {"x0": x}, limits)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("subgroup", SUBGROUPS)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_rows_through_subgroups(operation: str, subgroup: int) -> None:

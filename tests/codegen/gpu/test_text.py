@@ -1,8 +1,9 @@
 """Programs are written as text that reads back as the same program."""
 
 import pytest
+from examples import examples
 from group_program_strategies import programs
-from hypothesis import given, settings
+from hypothesis import given
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import (
@@ -70,7 +71,7 @@ def test_a_program_shows_as_it_is_meant() -> None:
     assert parse(SHOWN) == program
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(programs())
 def test_text_reads_back(program: GroupProgram) -> None:
     text = show(program)

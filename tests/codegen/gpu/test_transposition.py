@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from examples import examples
 from group_kernels import LIMITS, check_graph, check_kernel, narrowed, regions
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.codegen.gpu import lower
@@ -39,7 +40,7 @@ def test_transpositions(shape: tuple[int, ...], order: tuple[int, ...], dtype: s
         check_kernel(kernel, GroupTransposition(size, tile))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.integers(1, 20), min_size=2, max_size=4), st.data())
 def test_random_orders(shape: list[int], data: st.DataObject) -> None:
     kernel = turned(tuple(shape), *data.draw(st.permutations(range(len(shape)))))

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from examples import examples
 from group_program_strategies import programs
-from hypothesis import given, settings
+from hypothesis import given
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import (
@@ -47,7 +48,7 @@ def start(subgroup: int = 0) -> Builder:
     return b
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(programs())
 def test_programs_that_keep_the_rules_pass(program) -> None:
     verify(program, ROOMY)

@@ -9,8 +9,9 @@ import group_programs as programs
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from examples import examples
 from gpu_devices import absent
-from hypothesis import given, settings
+from hypothesis import given
 from launches import compare
 
 from smalti.codegen.gpu.builder import Builder
@@ -217,7 +218,7 @@ def whole_programs(draw: st.DrawFn) -> GroupProgram:
     return b.finish((1, 2, 1))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(program=whole_programs(), far=st.booleans())
 def test_random_programs(vulkan: Gpu, plain: Gpu, program: GroupProgram, far: bool) -> None:
     values = arrays(program)

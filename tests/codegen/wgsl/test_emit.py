@@ -8,8 +8,9 @@ import group_programs as programs
 import ml_dtypes
 import numpy as np
 import pytest
+from examples import examples
 from group_program_strategies import programs as drawn_programs
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from launches import compare
 from webgpu_devices import plain_webgpu, webgpu  # noqa: F401
 
@@ -197,7 +198,7 @@ def test_who_does_not_store_takes_part(webgpu: WebGpu) -> None:  # noqa: F811
 
 
 @given(drawn_programs())
-@settings(max_examples=40, derandomize=True)
+@examples(40, derandomize=True)
 def test_any_program(webgpu: WebGpu, program: GroupProgram) -> None:  # noqa: F811
     shifts = any(getattr(e, "instruction", "").startswith("shift_")
                  for e in expressions(program.body))

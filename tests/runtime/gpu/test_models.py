@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from examples import examples
+from hypothesis import HealthCheck, given, note
 from interpreted_gpu import InterpretedGpu
 from mixed_graphs import mixed_graphs
 from native_regions import arrays_for, relative_error
@@ -52,7 +53,7 @@ def test_models(gpu: Gpu, model: str, precision: str) -> None:
     assert not any(region.form == "host" for region in program.module.regions)
 
 
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mixed_graphs())
 def test_random_graphs(gpu: Gpu, graph: Graph) -> None:
     note(f"{graph}")
