@@ -20,7 +20,10 @@ SOME: dict[str, dict[str, Any]] = {
     "skip_layers": {"skip_layers": (0,)}, "clip_skip": {"clip_skip": 1},
     "emphasis": {"emphasis": "comfy"},
     "skip_guidance": {"skip_layers": (0,), "skip_guidance": (2.0, 0.0, 0.5)},
-    "image_guidance": {"image_guidance": 2.0}}
+    "image_guidance": {"image_guidance": 2.0},
+    **{name: {"redux": Image.new("RGB", (8, 8)), **more} for name, more in (
+        ("redux", {}), ("redux_strength", {"redux_strength": (0.5,)}),
+        ("redux_pooled", {"redux_pooled": 0.5}), ("redux_sum", {"redux_sum": True}))}}
 
 
 @pytest.mark.parametrize("family", tiny.WORDLESS)

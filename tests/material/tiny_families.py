@@ -32,7 +32,12 @@ from smalti.models.config import (
     UNetConfig,
 )
 from smalti.models.language import language_graph
-from smalti.models.language_config import GEMMA2_2B, LanguageConfig, VisionConfig
+from smalti.models.language_config import (
+    GEMMA2_2B,
+    LanguageConfig,
+    ReduxConfig,
+    VisionConfig,
+)
 from smalti.models.transformer_config import (
     AnimaConfig,
     ChromaConfig,
@@ -132,6 +137,11 @@ LUMINA2 = ModelConfig(
     Lumina2Config(72, heads=3, kv_heads=1, mlp_size=288, blocks=2, refiners=1, context_dim=32,
                   time_size=72, vector_size=72, axes=(8, 8, 8)), vae(FLUX_VAE), "flow")
 """The same of Gemma's."""
+
+REDUX = ReduxConfig(hidden_size=144, intermediate_size=64, layers=2, heads=2, grid=3,
+                    middle_size=48, out_size=128)
+FLUX_REDUX = replace(FAMILIES["flux"], texts={**FAMILIES["flux"].texts, "redux": REDUX})
+"""Not among the others: what reads pictures comes in files of its own, beside the model."""
 
 VISION = VisionConfig(hidden_size=160, mlp_size=48, blocks=2, heads=2, out_size=48,
                       seeing_all=())
@@ -318,6 +328,18 @@ def text_encoder(config: ModelConfig, weights: Weights, name: str) -> dict[str, 
         found[f"{PATCHES}.weight"] = np.stack([each.reshape(len(each), 3, 14, 14)
                                                for each in frames], axis=2)
     return found
+
+
+def redux_files(folder: Path) -> tuple[Path, Path]:
+    """FLUX.1 Redux as people have it: the layers behind the image encoder, and that."""
+    found = part(random_weights(FLUX_REDUX), "text_encoders.redux.")
+    tower = part(found, "visual.", "vision_model.")
+    kernel = tower["vision_model.embeddings.patch_embedding.weight"]
+    tower["vision_model.embeddings.patch_embedding.weight"] = kernel.reshape(-1, 3, 14, 14)
+    tower["vision_model.head.probe"] = np.ones((1, 1, 144), np.float16)
+    folder.mkdir(parents=True, exist_ok=True)
+    return (write(folder / "flux1-redux-dev.safetensors", part(found, "redux", "redux")),
+            write(folder / "sigclip_vision_patch14_384.safetensors", tower))
 
 
 def autoencoder(config: ModelConfig, weights: Weights, prefix: str = "") -> dict[str, np.ndarray]:

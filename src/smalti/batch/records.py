@@ -20,7 +20,14 @@ from smalti.batch.table import BatchRow
 from smalti.diffusion.images import given as pictures
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import FlagKind, ProjectionKind, WholeKind
-from smalti.diffusion.options import ALIASES, KIN, OPTIONS, PictureOptions
+from smalti.diffusion.options import (
+    ALIASES,
+    KIN,
+    OPTIONS,
+    PICTURE_NAMES,
+    SEVERAL_PICTURES,
+    PictureOptions,
+)
 from smalti.diffusion.random import SEED_END
 from smalti.errors import InputError, first_of
 from smalti.fetch import is_name
@@ -29,9 +36,8 @@ RECORDS_MAX = 1_000_000
 """A sweep that makes more is a slip: at a second a picture it takes eleven days."""
 SWEPT = "*"
 """What the name of a column ends in that has several values."""
-PICTURES = ("image", "mask")
-"""Options that are pictures in files, by whose content a record is known."""
-FILES = (*PICTURES, "hires_upscaler")
+FILES = (*PICTURE_NAMES, "hires_upscaler")
+"""Options that are files; a record is known by the content of those that are pictures."""
 CONTROL = {"model", "image", "strength", "start", "end", "edges"}
 """What is said of a ControlNet."""
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
@@ -155,7 +161,7 @@ def _checked(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The options in the form that `PictureOptions` brings them into, with whole paths."""
     given = {name: value for name, value in values.items() if name != "controls"}
     for name in FILES:
-        if name == "image" and isinstance(given.get(name), list | tuple):
+        if name in SEVERAL_PICTURES and isinstance(given.get(name), list | tuple):
             given[name] = [_file(name, folder, each) for each in given[name]]
         elif given.get(name) is not None:
             given[name] = _file(name, folder, given[name])
@@ -174,7 +180,7 @@ def _file(name: str, folder: Path, given: object) -> str:
     path = folder / given
     if path.is_file():
         return str(path.absolute())
-    if name in PICTURES or not is_name(given):
+    if name in PICTURE_NAMES or not is_name(given):
         raise InputError(f"{name} is {path}, which is no file")
     return given
 
@@ -213,7 +219,7 @@ def _record(number: int, place: str, options: dict[str, Any], loading: str, draw
     texts = {name: json.dumps(value, sort_keys=True) if name == "controls"
              else OPTIONS[name].kind.written(value) for name, value in options.items()}
     known = {name: " ".join(_content(Path(each), contents) for each in pictures(options[name]))
-             if name in PICTURES else text for name, text in texts.items()}
+             if name in PICTURE_NAMES else text for name, text in texts.items()}
     for at, control in enumerate(options.get("controls", ())):
         known[f"control {at}"] = _content(Path(control["image"]), contents)
     for name in ("seed", "variation_seed"):

@@ -22,7 +22,7 @@ from PIL import Image
 from smalti import settings
 from smalti.batch.crew import Crew, Died
 from smalti.batch.folder import BatchFolder, BatchOutcome
-from smalti.batch.records import PICTURES, BatchRecord
+from smalti.batch.records import BatchRecord
 from smalti.batch.run import check_workers, resolved, telling
 from smalti.batch.worker import Maker
 from smalti.claim import temporary_folder
@@ -40,6 +40,7 @@ from smalti.cluster.interface import (
 from smalti.diffusion.images import given
 from smalti.diffusion.load_options import LoadOptions
 from smalti.diffusion.made_picture import encoded
+from smalti.diffusion.options import PICTURE_NAMES
 from smalti.diffusion.placement import AUTO
 from smalti.errors import InputError
 from smalti.runtime import cache
@@ -153,7 +154,7 @@ def _loaded(work: SpreadWork, device: str) -> dict[str, Any]:
 
 def pictures_of(record: BatchRecord) -> tuple[str, ...]:
     """The files with pictures that a record begins with."""
-    found = [path for name in PICTURES if record.options.get(name) is not None
+    found = [path for name in PICTURE_NAMES if record.options.get(name) is not None
              for path in given(record.options[name])]
     found += [each["image"] for each in record.options.get("controls", ())]
     return tuple(dict.fromkeys(found))
@@ -162,7 +163,7 @@ def pictures_of(record: BatchRecord) -> tuple[str, ...]:
 def _moved(options: Mapping[str, Any], here: Mapping[str, str]) -> dict[str, Any]:
     """The options with pictures where they are on this node."""
     found: dict[str, Any] = {
-        name: value if name not in PICTURES else here.get(value, value)
+        name: value if name not in PICTURE_NAMES else here.get(value, value)
         if isinstance(value, str) else [here.get(each, each) for each in value]
         for name, value in options.items()}
     if "controls" in found:

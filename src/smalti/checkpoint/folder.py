@@ -28,6 +28,8 @@ STEMS = {  # component -> stem of its weight files
 }
 PICKLED = {"model": "pytorch_model"}
 """Stem of the safetensors file -> that of the pickled one, where it has another."""
+REDUX = ("image_encoder", "image_embedder")
+"""What a folder of FLUX.1 Redux holds, beside no denoiser: each is a folder of weights."""
 CLASS = "_class_name"
 """What the index of a folder calls the name of its pipeline."""
 OTHER_PIPELINES = (
@@ -101,6 +103,12 @@ def components(folder: Path, index: dict[str, object]) -> list[str]:
 
     found = [name for name in STEMS if listed(name) or (folder / name).is_dir()]
     return found if set(found) & set(DENOISERS) else [DENOISERS[0], *found]
+
+
+def several_parts(path: Path) -> list[Path]:
+    """What lies at the path of a text encoder: of a folder of Redux its two networks."""
+    networks = [path / name for name in REDUX]
+    return networks if all(each.is_dir() for each in networks) else [path]
 
 
 def component_files(folder: Path, component: str) -> list[Tensors]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from smalti.checkpoint.layout import (
 from smalti.checkpoint.tensors import Shape, StoredTensor
 from smalti.errors import CheckpointError
 from smalti.families import ModelFamily, autoencoders, by_name, families, text_encoders
-from smalti.families.distilled import Distilled, distilled, with_guidance, words
+from smalti.families.distilled import Distilled, distilled, with_guidance
 from smalti.families.hints import Hints
 from smalti.families.keys import StoredRows
 from smalti.families.keys.language import VISION
@@ -147,9 +146,7 @@ def named_kind(kind: FileKind | None, *called: str) -> FileKind | None:
     """The kind of a model, of the family that its names tell among those with the same tensors."""
     if kind is None or not kind.supported:
         return kind
-    told = words(*called)
-    name = next((name for pattern, name in families()[kind.family].named.items()
-                 if re.search(pattern, told)), None)
+    name = families()[kind.family].told_by(*called)
     return kind if name is None else replace(families()[name].files[0], family=name)
 
 
@@ -157,7 +154,7 @@ def with_parts(source: FoundModel, text_encoders: Sequence[Path], vae: Path | No
     """`source` with text encoders and an autoencoder from other files instead of its own, or
     besides. Raises CheckpointError for a file that holds none, and UnknownFamilyError for text
     encoders beside a model that is not read."""
-    for path in text_encoders:
+    for path in (each for given in text_encoders for each in diffusers.several_parts(given)):
         source = _with_part(source, path, _text_encoders(source, path), "a text encoder",
                             "text_encoders= (--text-encoder)")
     if vae is not None:

@@ -17,6 +17,12 @@ CHATGLM_WIDTH = 4096
 """Of the states of ChatGLM3, which Kolors reads."""
 
 
+_UMT5 = ("encoder.block.1.layer.0.SelfAttention.relative_attention_bias.", "enc.blk.1.attn_rel_b.",
+         "blocks.0.pos_embedding.embedding.")
+"""Tables of distances of a layer behind the first, which T5 has not, by their names in files of
+transformers and ComfyUI, of llama.cpp, and of its authors."""
+
+
 def _only_motion(names: Names) -> bool:
     return names.contains(".motion_modules.") and not names.has("input_blocks.0.", "conv_in.")
 
@@ -27,7 +33,8 @@ def _cosmos(names: Names) -> bool:
 
 
 def _image_encoder(names: Names) -> bool:
-    return names.has("vision_model.embeddings.") and not names.has("text_model.")
+    """That of SigLIP has no token of its own beside those of patches."""
+    return names.has("vision_model.embeddings.class_embedding") and not names.has("text_model.")
 
 
 UNREAD: tuple[FileKind, ...] = (
@@ -64,14 +71,14 @@ UNREAD: tuple[FileKind, ...] = (
     FileKind("kolors", "a Kolors checkpoint",
              lambda n: n.size("encoder_hid_proj.weight", 1) == CHATGLM_WIDTH),
     FileKind("cascade", "a Stable Cascade checkpoint", lambda n: n.has("clip_txt_mapper.")),
-    FileKind("redux", "FLUX.1 Redux, which makes prompts of pictures",
-             lambda n: n.has("redux_up.")),
     FileKind("ip-adapter", "an IP-Adapter, which makes prompts of pictures",
              lambda n: n.has("ip_adapter.", "image_proj.")),
     FileKind("pulid", "a PuLID adapter, which makes prompts of faces",
              lambda n: n.has("pulid_ca.")),
     FileKind("motion", "a motion module of AnimateDiff, which makes films", _only_motion),
-    FileKind("image-encoder", "an image encoder (CLIP or SigLIP) alone", _image_encoder),
+    FileKind("image-encoder", "an image encoder of CLIP alone", _image_encoder),
+    FileKind("umt5", "UMT5, which reads prompts for films (Wan), and not T5-XXL",
+             lambda n: n.has(*_UMT5) and not n.denoiser),
     FileKind("swinir", "an upscaler of transformers (SwinIR, HAT, DAT)",
              lambda n: n.has("conv_after_body.", "params.conv_after_body.")),
     FileKind("gfpgan", "a GFPGAN network, which mends faces",

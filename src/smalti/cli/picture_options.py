@@ -80,6 +80,7 @@ def _number(kind: Any) -> type:
 
 def asked_for(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a picture that were given, as `PictureOptions` takes them."""
+    from smalti.diffusion.kinds import NumbersKind
     from smalti.diffusion.options import OPTIONS
 
     found = {name: value for name, value in given.items() if value not in (None, ())}
@@ -87,11 +88,13 @@ def asked_for(given: Mapping[str, Any]) -> dict[str, Any]:
         (found["image"],) = found["image"]
     if "width" in found:
         found["width"], found["height"] = parse_size(found["width"])
-    if (layers := found.get("skip_layers")) is not None:
-        try:
-            found["skip_layers"] = OPTIONS["skip_layers"].kind.read(layers)
-        except ValueError as error:
-            raise InputError(f"--skip-layers is {layers!r}; expected {error}") from None
+    for name, kind in ((each.name, each.kind) for each in OPTIONS.values()):
+        if name in found and isinstance(kind, NumbersKind):
+            try:
+                found[name] = kind.read(found[name])
+            except ValueError as error:
+                raise InputError(f"{flags(OPTIONS[name])[0]} is {found[name]!r}; expected {error}"
+                                 ) from None
     return found
 
 

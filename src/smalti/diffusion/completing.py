@@ -63,8 +63,24 @@ def completed(model: Report, brought: Mapping[Path, Sequence[str]]) -> Completed
         except CheckpointError:  # such as a text encoder that the model does not read
             continue
         if found.loadable and found.config and not any(disagreements(found.config)):
-            return Completed(found, encoders, vae)
+            return _shown_to(Completed(found, encoders, vae), family, brought)
     return None
+
+
+def _shown_to(model: Completed, family: ModelFamily,
+              brought: Mapping[Path, Sequence[str]]) -> Completed:
+    """A whole model with what makes tokens of pictures for it, where files bring all of that."""
+    for part in (text.encoder.name for text in family.texts if text.encoder.of_pictures):
+        fitting = [path for path, parts in brought.items() if part in parts]
+        for more in islice(combinations(fitting, 2), TRIES_MAX):
+            encoders = (*model.text_encoders, *more)
+            try:
+                found = inspect(model.report.path, encoders, model.vae)
+            except CheckpointError:  # such as two image encoders
+                continue
+            if found.loadable and found.config and not any(disagreements(found.config)):
+                return Completed(found, encoders, model.vae)
+    return model
 
 
 def _may_be(part: str, parts: Sequence[str]) -> bool:

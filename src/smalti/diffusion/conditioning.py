@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 from PIL import Image
 
-from smalti.diffusion import known_states
+from smalti.diffusion import known_states, redux
 from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.emphasis import weighted
 from smalti.diffusion.plain_texts import (
@@ -52,7 +52,7 @@ from smalti.families.record import (
     Floats,
 )
 from smalti.models.config import ModelConfig
-from smalti.models.language_config import LanguageConfig
+from smalti.models.language_config import LanguageConfig, ReduxConfig
 
 TEXT_BATCH = 2
 """What text encoders read at once; a prompt and a negative prompt without more to them are that."""
@@ -127,11 +127,13 @@ def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopw
     warnings = {text: None for reading in readings for text in _too_long(reading)}
     warnings |= {f"{text} in the prompt is of no known kind and left out": None
                  for text in (*prompt.ignored, *negative.ignored)}
-    encoded = {}
+    encoded, shown = {}, None
     family = family_of(config)
     for part, name in zip(TEXTS, config.texts, strict=False):
         encoder = Encoder(submodels, part, family.text(name), asked, words, timings, pictures)
-        if encoder.text.encoder.chunked:
+        if encoder.text.encoder.of_pictures:
+            shown = encoder.shown()
+        elif encoder.text.encoder.chunked:
             encoded[name] = encoder.chunks(readings)
         else:
             encoded[name], cut = encoder.plain(readings)
@@ -140,6 +142,9 @@ def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopw
     told = Circumstances(asked.height, asked.width, asked.distilled_guidance,
                          [each.negative for each in readings])
     rows = family.join(config, encoded, told)
+    if shown is not None:
+        rows = redux.with_pictures(rows, shown, asked.redux_strength, asked.redux_pooled,
+                                   asked.redux_sum)
     if family.conditioner is not None:
         rows, cut = _made(submodels, family.conditioner, rows, readings, timings)
         warnings |= dict.fromkeys(cut)
@@ -191,10 +196,12 @@ Sizes = Sequence[tuple[int, int]]
 """Width and height of pictures that are read, in pixels, as they are given."""
 
 
-def usual_text_shape(config: ModelConfig, number: int, pictures: Sizes = ()) -> tuple[int, int]:
+def usual_text_shape(config: ModelConfig, number: int, pictures: Sizes = ()) -> tuple[int, ...]:
     """What the text encoder of this number is compiled for, for a prompt and a negative one, with
     pictures where it reads them."""
     text = family_of(config).text(list(config.texts)[number])
+    if text.encoder.of_pictures:
+        return (1,)
     if text.encoder.chunked:
         return TEXT_BATCH, text.layer
     return TEXT_BATCH, text.tokens(config.denoiser)[0] + _tokens_seen(config, pictures)
@@ -214,17 +221,22 @@ def _tokens_seen(config: ModelConfig, pictures: Sizes) -> int:
     return rounded(found, MARK, 0, found + MARK)
 
 
-def usual_tokens(config: ModelConfig, pictures: Sizes = ()) -> int:
-    """The tokens that a denoiser reads of a short prompt, with pictures where they are read."""
+def usual_tokens(config: ModelConfig, pictures: Sizes = (), shown: int = 0) -> int:
+    """The tokens that a denoiser reads of a short prompt, with pictures where they are read, and of
+    so many that Redux has `shown`."""
     family, blank = family_of(config), {}
     for name, width in ((name, text.hidden_size) for name, text in config.texts.items()):
         text = family.text(name)
+        if text.encoder.of_pictures:
+            continue
         tokens = (POSITIONS if text.encoder.chunked else
                   text.tokens(config.denoiser)[0] - text.dropped + _tokens_seen(config, pictures))
         blank[name] = Encoded(np.zeros((1, tokens, width), np.float32),
                               np.zeros((1, width), np.float32), np.ones((1, tokens), np.float32))
     told = Circumstances(config.default_height, config.default_width, 1.0, [False])
     tokens = family.join(config, blank, told)["context"].shape[1]
+    if isinstance(reader := config.texts.get("redux"), ReduxConfig):
+        tokens += shown * reader.tokens
     if family.conditioner is None:
         return tokens
     graph = parts(config)[CONDITIONER].graph(*usual_conditioner_shape(config))
@@ -268,6 +280,16 @@ class Encoder:
         firsts = [texts.index(row[0].tokens) for row in chunks]
         pooled = states["pooled"][firsts] if "pooled" in states else None
         return Encoded(np.stack(context), pooled)
+
+    def shown(self) -> Floats | None:
+        """The tokens of the pictures that Redux reads, [pictures, tokens, width]; None without."""
+        pictures = cast("Sequence[Image.Image]", self.asked.redux or ())
+        if not pictures:
+            return None
+        config = cast("ReduxConfig", self.submodels.checkpoint.config.texts[self.text.encoder.name])
+        patches = [redux.patches_of(each, config) for each in pictures]
+        return states(self.submodels, self.part, (1,), {"patches": np.stack(patches)}, self.timings,
+                      self._place)["context"]
 
     def _states(self, texts: Sequence[Tokens]) -> dict[str, np.ndarray]:
         """What the encoder gives for chunks without weights."""

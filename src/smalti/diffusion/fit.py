@@ -13,6 +13,7 @@ from smalti.errors import CheckpointError, first_of
 from smalti.families import family_of
 from smalti.families.record import Agreement
 from smalti.models.config import ClipTextConfig, ModelConfig
+from smalti.models.language_config import ReduxConfig
 
 HIRES_SIDE_MIN = 512
 """Side of the default picture from which on a second pass at a larger size serves. Models that were
@@ -116,7 +117,7 @@ def _texts(config: ModelConfig) -> Iterator[Agreement]:
         if isinstance(text, ClipTextConfig):
             yield "tokens of the text encoder", text.vocab_size, "of CLIP's vocabulary", VOCABULARY
             yield "positions of the text encoder", text.positions, "of CLIP's prompts", POSITIONS
-        else:
+        elif not isinstance(text, ReduxConfig):
             yield ("tokens of the text encoder", text.vocab_size, "at least of its tokenizer's",
                    max(text.vocab_size, encoder.tokens))
 

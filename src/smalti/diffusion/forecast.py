@@ -29,6 +29,7 @@ from smalti.diffusion.samplers import SAMPLERS
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.text_devices import LOADED_BYTES_A_SECOND
 from smalti.errors import DeviceError, InputError
+from smalti.families import family_of
 from smalti.families.parts import TEXTS
 from smalti.families.record import CONDITIONER, VISION
 from smalti.fetch.download import shown_bytes
@@ -199,7 +200,10 @@ def course(models: Submodels, asked: Request, changed: InitImage | None = None
         models.done("vae_encoder")
     for part in models.parts:
         if part not in ("vae", "vae_encoder", MODULATION, models.denoiser):
-            for shape, runs in Counter(_usual_shapes(config, part, asked, pictures)).items():
+            shapes = _usual_shapes(config, part, asked, pictures)
+            if _of_pictures(config, part):
+                shapes *= len(asked.redux or ())
+            for shape, runs in Counter(shapes).items():
                 yield part, shape, runs
             models.done(part)
     evaluations = SAMPLERS[asked.sampler].evaluations
@@ -233,6 +237,12 @@ def _usual_shapes(config: ModelConfig, part: str, asked: Request,
     return [_shape(config, part, asked, given, _read(config, asked, pictures))]
 
 
+def _of_pictures(config: ModelConfig, part: str) -> bool:
+    """Whether a part makes tokens of pictures, and of nothing else."""
+    return part in TEXTS and family_of(config).text(
+        list(config.texts)[TEXTS.index(part)]).encoder.of_pictures
+
+
 def _given(config: ModelConfig, pictures: Sizes | None) -> Sizes:
     """Sizes of the pictures that are given, or what is assumed."""
     if pictures is None and config.denoiser.needs_reference:
@@ -259,7 +269,8 @@ def _shape(config: ModelConfig, part: str, asked: Request, pictures: Sizes,
     latent = asked.height // factor, asked.width // factor
     shapes = {MODULATION: (1,), "vae": latent, "vae_encoder": (asked.height, asked.width)}
     more = (False, "", False, tuple(read)) if read else ()
-    return shapes.get(part, (rows, *latent, usual_tokens(config, pictures), *more))
+    tokens = usual_tokens(config, pictures, len(asked.redux or ()))
+    return shapes.get(part, (rows, *latent, tokens, *more))
 
 
 def _weighed(models: Submodels, part: str, shape: Shape, runs: int) -> PartForecast:

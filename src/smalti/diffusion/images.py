@@ -17,15 +17,15 @@ BACKGROUND = (255, 255, 255, 255)
 """What is seen through transparent pixels."""
 
 
-def given(pictures: Picture | Sequence[Picture]) -> list[Any]:
-    """One picture or several as a list. Raises InputError for none.
+def given(pictures: Picture | Sequence[Picture], what: str = "image") -> list[Any]:
+    """One picture or several as a list, which are given as `what`. Raises InputError for none.
 
     >>> given("a.png"), given(["a.png", "b.png"])
     (['a.png'], ['a.png', 'b.png'])
     """
     found: list[Any] = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
     if not found:
-        raise InputError("image is an empty list; expected a picture, or several")
+        raise InputError(f"{what} is an empty list; expected a picture, or several")
     return found
 
 

@@ -244,23 +244,29 @@ class RowKind:
 
 
 @dataclass(frozen=True)
-class LayersKind:
-    """Numbers of layers; on the command line `7,8,9`."""
+class NumbersKind:
+    """Any number of numbers, which messages call `words`, and one of them `one`; on the command
+    line they have commas between them, as in the `example`."""
 
-    each: WholeKind
+    each: WholeKind | NumberKind
+    words: str
+    one: str
+    example: str
 
-    def checked(self, what: str, value: Any) -> tuple[int, ...]:
+    def checked(self, what: str, value: Any) -> tuple[Any, ...]:
         if not isinstance(value, Sequence) or isinstance(value, str):
-            raise InputError(f"{what} is {value!r}; expected numbers of layers, such as (7, 8, 9)")
-        return tuple(self.each.checked("a layer to skip", layer) for layer in value)
+            raise InputError(f"{what} is {value!r}; expected {self.words}, such as "
+                             f"({self.example.replace(',', ', ')})")
+        return tuple(self.each.checked(self.one, number) for number in value)
 
-    def written(self, value: Sequence[int]) -> str:
-        return " ".join(map(str, value))
+    def written(self, value: Sequence[Any]) -> str:
+        return " ".join(map(self.each.written, value))
 
-    def read(self, text: str) -> tuple[int, ...]:
-        if not re.fullmatch(r"\d{1,4}([ ,]\d{1,4})*", text):
-            raise ValueError("numbers of layers, such as 7,8,9")
-        return tuple(map(int, re.split("[ ,]", text)))
+    def read(self, text: str) -> tuple[Any, ...]:
+        number = r"\d{1,4}" if isinstance(self.each, WholeKind) else POSITIVE
+        if not re.fullmatch(f"{number}([ ,]{number})*", text):
+            raise ValueError(f"{self.words}, such as {self.example}")
+        return tuple(map(self.each.read, re.split("[ ,]", text)))
 
     def schema(self) -> Schema:
         return {"type": "array", "items": self.each.schema()}

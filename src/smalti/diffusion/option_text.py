@@ -35,8 +35,9 @@ IDLE = ("model hash", "vae hash", "lora hashes", "ti hashes", "hashes", "version
 """Keys that say nothing of how to make a picture again."""
 STRENGTH = "Denoising strength"
 ADAPTER = re.compile(r"(.+?):([-+\d.e]+)(?::([-+\d.e]+))?")
-GIVEN_BY = {"image": "--image PICTURE", "mask": "--mask PICTURE", "refiner": "--refiner PATH",
-            "hires_upscaler": "--hires-upscaler PATH", "controls": "--control MODEL PICTURE"}
+GIVEN_BY = {"image": "--image PICTURE", "mask": "--mask PICTURE", "redux": "--redux PICTURE",
+            "refiner": "--refiner PATH", "hires_upscaler": "--hires-upscaler PATH",
+            "controls": "--control MODEL PICTURE"}
 """Options of the command line for what is missing."""
 CONTROLS_MAX = 10
 """ControlNets of a text: the most that A1111's extension may be set to."""
@@ -76,6 +77,8 @@ def _text(one: Request, option: PictureOption, value: Any) -> str:
     """A value as it stands in the text."""
     if option.name == "width":
         return f"{one.width}x{one.height}"
+    if option.name == "redux":
+        return str(len(value))
     if option.name == "hires_upscaler" and one.second is not None:
         return one.second.upscaler
     return option.kind.written(value)
@@ -121,7 +124,8 @@ class PictureText:
                                     and name != "controls"}}
         if "refiner" not in given:
             found.pop("refiner_switch", None)
-        for name in ("mask_blur", "only_masked", "extend", "padding", "strength", "image_guidance"):
+        for name in ("mask_blur", "only_masked", "extend", "padding", "strength", "image_guidance",
+                     "redux_strength", "redux_pooled", "redux_sum"):
             needs = OPTIONS[name].needs or ("image",)
             if name not in given and not any(other in found for other in needs):
                 found.pop(name, None)
@@ -211,6 +215,8 @@ def _missing(found: PictureText, upscaler: str | None,
         yield "image", "another picture, which was changed"
     if "mask_blur" in found.options and "extend" not in found.options:
         yield "mask", "a mask"
+    if (count := found.options.pop("redux", None)) is not None:
+        yield "redux", f"{count:.10} picture{'s' * (count != '1')} that Redux read"
     if upscaler is not None and not upscaler.startswith(LATENT):
         found.files["hires_upscaler"] = upscaler
         yield "hires_upscaler", f"the upscaler {upscaler}"

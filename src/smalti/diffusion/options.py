@@ -22,9 +22,9 @@ from smalti.diffusion.images import Picture
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import (
     FlagKind,
-    LayersKind,
     NameKind,
     NumberKind,
+    NumbersKind,
     OpenedKind,
     ProjectionKind,
     RowKind,
@@ -50,6 +50,8 @@ PIXELS_MAX = 1024
 """Of what fades and is padded around a mask: about the side of a picture."""
 HIRES_MAX = 8.0
 """From 512 pixels to `SIDE_MAX`."""
+REDUX_MAX = 10.0
+"""Of a strength of Redux: beyond 2 nothing of the prompt is seen; a larger one is a slip."""
 BLOCKS_MAX = 1000
 """More than any model has; which layers it has is checked with the model."""
 GROUPS = ("prompt", "picture", "steps", "guidance", "text", "image", "variation", "larger")
@@ -213,7 +215,8 @@ class PictureOptions:
         "From when to when guidance counts, as shares of the way.", "guidance", (0.0, 1.0),
         label="CFG interval", usual="0 1", metavar="START END")
     skip_layers: Sequence[int] = option(
-        LayersKind(WholeKind(0, BLOCKS_MAX)), "Skip-layer guidance for SD 3.5 medium: away from "
+        NumbersKind(WholeKind(0, BLOCKS_MAX), "numbers of layers", "a layer to skip", "7,8,9"),
+        "Skip-layer guidance for SD 3.5 medium: away from "
         "the picture without these, such as 7,8,9.", "guidance", (), usual="none",
         label="Skip layers", metavar="N,N,...")
     skip_guidance: tuple[float, float, float] = option(
@@ -253,6 +256,22 @@ class PictureOptions:
         NumberKind(0, GUIDANCE_MAX, "; 1.5 is usual"),
         "How strongly the picture steers models for edits, such as InstructPix2Pix.", "image",
         usual="1.5", label="Image CFG scale", aliases=("image_guidance_scale",))
+    redux: Picture | Sequence[Picture] | None = option(
+        OpenedKind(PICTURES, several=True),
+        "A picture, or several, whose things and look the prompt takes on, as FLUX.1 Redux reads "
+        "them.", "image", usual="none", label="Redux pictures", metavar="PICTURE",
+        kin=("style_image", "ip_adapter_image", "reference_image"))
+    redux_strength: Sequence[float] = option(
+        NumbersKind(NumberKind(0, REDUX_MAX), "numbers", "a strength of Redux", "0.8,0.4"),
+        "How strongly these count: a number for all, or one for each.", "image", (), usual="1",
+        label="Redux strength", metavar="N,N,...", needs=("redux",))
+    redux_pooled: float = option(
+        NumberKind(0, REDUX_MAX), "How strongly the prompt as a whole counts beside them.",
+        "image", 1.0, label="Redux pooled", needs=("redux",))
+    redux_sum: bool = option(
+        FlagKind("added up"), "Add the tokens of several up, and count those of the prompt as "
+        "strongly, as diffusers does; else they stand side by side, as in ComfyUI.", "image", False,
+        usual="off", label="Redux tokens", needs=("redux",))
     variation_seed: int | None = option(
         SeedKind(0, SEED_END - 1, "; -1 draws one"),
         "Noise to go towards, for a picture a little different.", "variation",
@@ -398,6 +417,15 @@ ALIASES: Mapping[str, str] = MappingProxyType({
 
 KIN: Mapping[str, str] = MappingProxyType({
     other: each.name for each in OPTIONS.values() for other in each.kin})
+
+
+PICTURE_NAMES: tuple[str, ...] = tuple(
+    each.name for each in OPTIONS.values()
+    if isinstance(each.kind, OpenedKind) and each.kind.json in (PICTURE, PICTURES))
+"""Options that are pictures, one or several."""
+SEVERAL_PICTURES: tuple[str, ...] = tuple(
+    name for name in PICTURE_NAMES if OPTIONS[name].kind.schema() == PICTURES)
+"""Those that may be several."""
 
 
 def by_group() -> list[PictureOption]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from smalti.errors import InputError
 from smalti.families import family_of
+from smalti.families.redux import FILES
 from smalti.models.config import ModelConfig
 
 TEXT, EDIT, REFERRING = "text", "edit", "reference"
@@ -44,7 +45,8 @@ def untaken(config: ModelConfig) -> dict[str, str]:
 
     >>> from smalti.models.config import SD15
     >>> list(untaken(SD15))
-    ['distilled_guidance', 'skip_layers', 'skip_guidance', 'image_guidance']
+    ['distilled_guidance', 'skip_layers', 'skip_guidance', 'image_guidance', 'redux', \
+'redux_strength', 'redux_pooled', 'redux_sum']
     """
     denoiser, found = config.denoiser, {}
     if not denoiser.guidance:
@@ -67,4 +69,18 @@ def untaken(config: ModelConfig) -> dict[str, str]:
         found["emphasis"] = (
             "emphasis is what weights in a prompt do, which only tokens of CLIP have, and this "
             "model reads none; leave it out")
+    if all(not family_of(config).text(name).encoder.of_pictures for name in config.texts):
+        found |= dict.fromkeys(
+            ("redux", "redux_strength", "redux_pooled", "redux_sum"), _without_redux(config))
     return found
+
+
+def _without_redux(config: ModelConfig) -> str:
+    """Why a model reads no pictures with Redux."""
+    readers = [text.encoder for text in family_of(config).texts if text.encoder.of_pictures]
+    if not readers:
+        return "redux is for models of FLUX.1, which read pictures with FLUX.1 Redux beside them"
+    return (f"redux needs FLUX.1 Redux beside the model, which reads pictures: give its two files, "
+            f"{' and '.join(FILES)}, each with --text-encoder (text_encoders=), or their folder; "
+            f"they are usually where FLUX.1 Redux was published, and in models/style_models and "
+            f"models/clip_vision of ComfyUI")

@@ -17,6 +17,7 @@ from smalti.diffusion.noise import NOISES, Schedule, find_schedule
 from smalti.diffusion.options import OPTIONS, SIDE_MAX, PictureOptions
 from smalti.diffusion.purpose import untaken
 from smalti.diffusion.random import SEED_END, batch_seeds
+from smalti.diffusion.redux import check_alone, pictures_of
 from smalti.diffusion.samplers import SAMPLERS, Sampler, split_label
 from smalti.diffusion.variation import Variation, variation
 from smalti.errors import InputError
@@ -120,6 +121,8 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
         clip_skip = WholeKind(1, layers).checked("clip_skip", clip_skip)
     for layer in options.skip_layers:
         WholeKind(0, config.denoiser.skippable_blocks - 1).checked("a layer to skip", layer)
+    guidance = _or(options.guidance_scale, config.default_guidance)
+    check_alone(options, guidance, sampler, steps)
     varied = variation(options.variation_seed, options.variation_strength)
     larger = hires(options, (width, height), size_multiple(config), steps)
     if larger is not None:
@@ -128,7 +131,7 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
     filled: dict[str, Any] = {
         "width": int(width), "height": int(height), "steps": steps, "sampler": sampler.name,
         "noise": schedule.name, "clip_skip": clip_skip,
-        "guidance_scale": _or(options.guidance_scale, config.default_guidance),
+        "guidance_scale": guidance, "redux": pictures_of(options),
         "seed": secrets.randbits(RANDOM_SEED_BITS) if options.seed == RANDOM_SEED else options.seed,
         "distilled_guidance": _distilled(config, options.distilled_guidance),
         "refiner_switch": _switch(refiner, options.refiner_switch)}

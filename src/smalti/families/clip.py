@@ -67,8 +67,11 @@ def _graph(config: ClipTextConfig, text: Text) -> Callable[..., Graph]:
 
 
 def _layout(names: Iterable[str]) -> Layout | None:
-    """Names of OpenCLIP, or of transformers with and without `text_model.`."""
+    """Names of OpenCLIP, or of transformers with and without `text_model.`; not those of what reads
+    pictures."""
     names = list(names)
+    if any("patch_embedding." in name for name in names):
+        return None
     if any(name.startswith("transformer.resblocks.") for name in names):
         return CLIP_OPENCLIP
     ours = ("text_model.", "embeddings.", "encoder.layers.", "final_layer_norm.")

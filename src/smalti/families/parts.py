@@ -20,7 +20,8 @@ def parts(config: ModelConfig) -> dict[str, ModelPart]:
                                read them
         text, text_2, text_3   of CLIP (batch, skip), where the state that is `skip`-th from the end
                                is read, or (batch, skip, True) with rows of tokens for their
-                               numbers; of T5 (batch, tokens)
+                               numbers; of T5 (batch, tokens); of what makes tokens of
+                               pictures (batch,)
         unet, transformer      (batch, height, width, tokens), sizes of the latent; then `control`
                                of its graph where it reads what ControlNets give, else False, and
                                of a UNet the directions in which the picture can be repeated (see
@@ -43,7 +44,10 @@ def parts(config: ModelConfig) -> dict[str, ModelPart]:
         if use.seen is not None and use.encoder.seeing is not None:
             found[VISION] = ModelPart("what reads pictures", use.encoder.seeing(text), (1, 2, 2),
                                       wide=True)
-        found[part] = ModelPart(title, use.encoder.graph(text, use), (1, 1),
+        smallest = (1,) if use.encoder.of_pictures else (1, 1)
+        if use.encoder.of_pictures:
+            title = use.encoder.title
+        found[part] = ModelPart(title, use.encoder.graph(text, use), smallest,
                                 wide=use.encoder.wide)
     return {**found, **family.backbone.parts(config.denoiser),
             **family.autoencoder.parts(config.vae)}

@@ -8,6 +8,7 @@ and arrays: no record opens a file, compiles or runs anything.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smalti.families.distilled import DISTILLED, DISTILLED_FLOW, Recommended
+from smalti.families.distilled import DISTILLED, DISTILLED_FLOW, Recommended, words
 from smalti.families.flow_shift import Shift, flux_shift
 from smalti.families.hints import Hints, TextHints
 from smalti.families.keys import Table
@@ -83,7 +84,8 @@ class TextEncoder:
     prefixes      what its tensors begin with in files that hold several parts
     alone         what names in a file of it alone may begin with
     tokenizer     "clip" (chunks of 77 tokens, each with a weight), or one that reads the plain
-                  text: "t5", "qwen3", "qwen2", "tekken", "gemma"
+                  text: "t5", "qwen3", "qwen2", "tekken", "gemma"; "" for what makes tokens of
+                  pictures alone
     tokens        the numbers of tokens that its tokenizer gives are below this one
     wide          whether its states may be beyond what f16 holds, as those of T5 and of language
                   models are: the first token of Qwen's and the widest of T5's layers overflow
@@ -126,6 +128,11 @@ class TextEncoder:
     def chunked(self) -> bool:
         """Whether it reads chunks of weighted tokens, among which may be vectors of embeddings."""
         return self.tokenizer == "clip"
+
+    @property
+    def of_pictures(self) -> bool:
+        """Whether it makes tokens of pictures, and reads no text."""
+        return not self.tokenizer
 
 
 def all_tokens(low: int, high: int) -> Callable[[Any], tuple[int, int]]:
@@ -397,6 +404,12 @@ class ModelFamily:
     def text(self, name: str) -> Text:
         """How the family reads the text encoder of this name."""
         return next(each for each in self.texts if each.encoder.name == name)
+
+    def told_by(self, *names: str) -> str | None:
+        """The family with the same tensors that the names of a model tell; None for none."""
+        said = words(*names)
+        return next((name for pattern, name in self.named.items() if re.search(pattern, said)),
+                    None)
 
     @property
     def recommended(self) -> Recommended:

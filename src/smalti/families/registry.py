@@ -73,7 +73,8 @@ def text_encoders() -> dict[str, TextEncoder]:
     """The text encoders of all families by name, in the order in which folders have them; behind
     them language models that files are told of, whether a family reads them or not."""
     found: dict[str, TextEncoder] = {}
-    for family in sorted(families().values(), key=lambda each: -len(each.texts)):
+    for family in sorted(families().values(), key=lambda each: -sum(
+            not text.encoder.of_pictures for text in each.texts)):
         for text in family.texts:
             found.setdefault(text.encoder.name, text.encoder)
     for encoder in LANGUAGE_MODELS:

@@ -39,7 +39,7 @@ from smalti.models.flux import (
     flux_graph,
     flux_modulation_graph,
 )
-from smalti.models.flux2 import flux2_graph
+from smalti.models.flux2 import flux2_graph, flux2_single_block_graph
 from smalti.models.flux_controlnet import flux_control_places, flux_controlnet_graph
 from smalti.models.krea2 import krea2_graph, krea2_text_graph
 from smalti.models.language import language_graph, picture_angles
@@ -48,7 +48,9 @@ from smalti.models.language_config import (
     QWEN3_4B,
     QWEN25_7B,
     QWEN25_VISION,
+    REDUX,
     LanguageConfig,
+    ReduxConfig,
     VisionConfig,
 )
 from smalti.models.mmdit import mmdit_graph
@@ -64,6 +66,7 @@ from smalti.models.qwen_image_controlnet import (
     qwen_image_controlnet_graph,
 )
 from smalti.models.qwen_vision import qwen_vision_graph
+from smalti.models.redux import redux_graph
 from smalti.models.rrdb import rrdb_graph
 from smalti.models.srvgg import srvgg_graph
 from smalti.models.t5 import t5_graph
@@ -107,22 +110,23 @@ from smalti.models.z_image import z_image_block_graph, z_image_graph
 __all__ = [
     "ANIMA", "CHROMA", "CLIP_L", "FLUX2_DEV", "FLUX2_KLEIN_4B", "FLUX2_KLEIN_9B", "FLUX_DEV",
     "FLUX_SCHNELL", "FLUX_VAE", "GEMMA2_2B", "KREA2", "LUMINA2", "OPENCLIP_G", "OPENCLIP_H",
-    "QWEN25_7B", "QWEN25_VISION", "QWEN3_4B", "QWEN_IMAGE", "SD15", "SD1_UNET", "SD2_UNET",
+    "QWEN25_7B", "QWEN25_VISION", "QWEN3_4B", "QWEN_IMAGE", "REDUX", "SD15", "SD1_UNET", "SD2_UNET",
     "SD35_LARGE", "SD35_MEDIUM", "SD3_MEDIUM", "SD3_VAE", "SDXL_REFINER_UNET", "SDXL_UNET",
     "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL", "TAESD", "TAESD3", "VEGA_UNET", "WAN_VAE",
     "Z_IMAGE", "AnimaConfig", "CausalVaeConfig", "ChromaConfig", "ClipTextConfig",
     "ControlNetConfig", "Flux2Config", "FluxConfig", "FluxControlNetConfig", "Krea2Config",
-    "LanguageConfig", "Lumina2Config", "MMDiTConfig", "MMDiTControlNetConfig",
-    "MobileNetV2Config", "ModelConfig", "QwenImageConfig", "QwenImageControlNetConfig",
-    "RrdbConfig", "SrvggConfig", "T5Config", "TaesdConfig", "UNetConfig", "VaeConfig",
-    "VisionConfig", "ZImageConfig", "anima_graph", "anima_text_graph", "causal_decoder_graph",
+    "LanguageConfig", "Lumina2Config", "MMDiTConfig", "MMDiTControlNetConfig", "MobileNetV2Config",
+    "ModelConfig", "QwenImageConfig", "QwenImageControlNetConfig", "ReduxConfig", "RrdbConfig",
+    "SrvggConfig", "T5Config", "TaesdConfig", "UNetConfig", "VaeConfig", "VisionConfig",
+    "ZImageConfig", "anima_graph", "anima_text_graph", "causal_decoder_graph",
     "causal_encoder_graph", "chroma_graph", "chroma_modulation_graph", "clip_text_graph",
-    "controlnet_graph", "flux2_graph", "flux_control_places", "flux_controlnet_graph",
-    "flux_double_block_graph", "flux_graph", "flux_modulation_graph", "krea2_graph",
-    "krea2_text_graph", "language_graph", "mmdit_graph", "mobilenet_v2_graph", "picture_angles",
-    "qwen_image_block_graph", "qwen_image_control_places", "qwen_image_controlnet_graph",
-    "qwen_image_graph", "qwen_image_modulation_graph", "qwen_vision_graph", "rrdb_graph",
-    "sd3_control_places", "sd3_controlnet_graph", "srvgg_graph", "t5_graph",
-    "taesd_decoder_graph", "taesd_encoder_graph", "tileable", "unet_graph", "upscaler_graph",
-    "vae_decoder_graph", "vae_encoder_graph", "z_image_block_graph", "z_image_graph",
+    "controlnet_graph", "flux2_graph", "flux2_single_block_graph", "flux_control_places",
+    "flux_controlnet_graph", "flux_double_block_graph", "flux_graph", "flux_modulation_graph",
+    "krea2_graph", "krea2_text_graph", "language_graph", "mmdit_graph", "mobilenet_v2_graph",
+    "picture_angles", "qwen_image_block_graph", "qwen_image_control_places",
+    "qwen_image_controlnet_graph", "qwen_image_graph", "qwen_image_modulation_graph",
+    "qwen_vision_graph", "redux_graph", "rrdb_graph", "sd3_control_places", "sd3_controlnet_graph",
+    "srvgg_graph", "t5_graph", "taesd_decoder_graph", "taesd_encoder_graph", "tileable",
+    "unet_graph", "upscaler_graph", "vae_decoder_graph", "vae_encoder_graph", "z_image_block_graph",
+    "z_image_graph",
 ]

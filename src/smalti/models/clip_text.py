@@ -9,9 +9,10 @@ from __future__ import annotations
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
 from smalti.models.config import ClipTextConfig
-from smalti.nn import embedding, gelu, layer_norm, linear, quick_gelu
+from smalti.models.language_config import ReduxConfig
+from smalti.nn import embedding, gelu, gelu_tanh, layer_norm, linear, quick_gelu
 
-ACTIVATIONS = {"gelu": gelu, "quick_gelu": quick_gelu}
+ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
 
 
 def clip_text_graph(config: ClipTextConfig, batch: int, tokens: int = 77, *, skip: int = 1,
@@ -54,7 +55,7 @@ def clip_text_graph(config: ClipTextConfig, batch: int, tokens: int = 77, *, ski
         states = []
         for i in range(config.layers if pooled else config.layers - skip + 1):
             with g.scope(f"encoder.layers.{i}"):
-                x = _layer(x, config)                # [n, t, c]
+                x = clip_layer(x, config)                # [n, t, c]
             states.append(x)
         context = states[config.layers - skip]
         if final_norm:
@@ -80,13 +81,14 @@ def _embeddings(given: Value, config: ClipTextConfig, embedded: bool) -> Value:
     return words + places                            # [n, t, c] + [t, c]
 
 
-def _layer(x: Value, config: ClipTextConfig) -> Value:
-    """x + attention(norm(x)), then x + mlp(norm(x)); x [n, t, c]."""
-    g, width = x.graph, config.hidden_size
+def clip_layer(x: Value, config: ClipTextConfig | ReduxConfig, *, causal: bool = True) -> Value:
+    """x + attention(norm(x)), then x + mlp(norm(x)); x [n, t, c]. A token sees those before it, or
+    where that is not `causal`, all."""
+    g, width = x.graph, x.shape[2]
     y = layer_norm(x, "layer_norm1", config.eps)
     with g.scope("self_attn"):
         q, k, v = (linear(y, name, width) for name in ("q_proj", "k_proj", "v_proj"))
-        y = g.apply("attention", q, k, v, num_heads=config.heads, is_causal=1)
+        y = g.apply("attention", q, k, v, num_heads=config.heads, is_causal=int(causal))
         x = x + linear(y, "out_proj", width)
     y = layer_norm(x, "layer_norm2", config.eps)
     with g.scope("mlp"):

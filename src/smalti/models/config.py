@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from smalti.models.denoiser_config import DenoiserConfig, Division
-from smalti.models.language_config import LanguageConfig
+from smalti.models.language_config import LanguageConfig, ReduxConfig
 from smalti.models.transformer_config import T5Config
 
 Prediction = Literal["epsilon", "v_prediction", "sample", "flow", "edm", "edm_v"]
@@ -350,7 +350,7 @@ class MobileNetV2Config:
         return found + 8 if found < 0.9 * wanted else found
 
 
-TextConfig = ClipTextConfig | T5Config | LanguageConfig
+TextConfig = ClipTextConfig | T5Config | LanguageConfig | ReduxConfig
 
 
 @dataclass(frozen=True)

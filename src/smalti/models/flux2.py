@@ -87,6 +87,26 @@ def flux2_graph(config: Flux2Config, batch: int, height: int, width: int, length
     return g
 
 
+def flux2_single_block_graph(config: Flux2Config, tokens: int, batch: int = 1) -> Graph:
+    """x [n, tokens, c], and shift, scale and gate [n, c] that all blocks share -> x.
+
+    c is the hidden size; `cos` and `sin` [1, tokens, head_dim / 2] hold one angle a pair of
+    channels.
+
+    >>> from smalti.models import FLUX2_KLEIN_4B
+    >>> g = flux2_single_block_graph(FLUX2_KLEIN_4B, tokens=1536)
+    >>> g.outputs["x"].shape, g.parameters["single_blocks.0.linear1.weight"].shape
+    ((1, 1536, 3072), (27648, 3072))
+    """
+    g, width = Graph("flux2_single_block"), config.hidden_size
+    x = g.input("x", (batch, tokens, width))
+    modulations = [g.input(name, (batch, width)) for name in ("shift", "scale", "gate")]
+    cos, sin = (g.input(name, (1, tokens, config.head_dim // 2)) for name in ("cos", "sin"))
+    with g.scope("single_blocks.0"):
+        g.output("x", single_block(x, modulations, cos, sin, config))
+    return g
+
+
 def _embedded(number: Value, name: str, config: Flux2Config) -> Value:
     """What stands for a time, or for the strength of guidance in thousandths [n, c]."""
     x = timestep_embedding(number, TIME_FEATURES)

@@ -1,4 +1,5 @@
-"""Hyperparameters of language models that read prompts: frozen data, no behaviour, no weights.
+"""Hyperparameters of language models that read prompts, and of what reads pictures beside them or
+for them: frozen data, no behaviour, no weights.
 
 >>> QWEN3_4B.outline()
 '36 layers, width 2560, 32 heads over 8 of keys, vocabulary 151936'
@@ -144,3 +145,60 @@ class VisionConfig:
 QWEN25_VISION = VisionConfig(hidden_size=1280, mlp_size=3420, blocks=32, heads=16, out_size=3584,
                              seeing_all=(7, 15, 23, 31))
 """What reads pictures in Qwen2.5-VL 7B."""
+
+
+@dataclass(frozen=True)
+class ReduxConfig:
+    """What makes tokens of a prompt from a picture for FLUX.1 (Black Forest Labs 2024, "FLUX.1
+    Tools"): the image encoder of SigLIP (Zhai et al. 2023, arXiv:2303.15343), and two layers.
+
+    A picture is `grid` x `grid` patches of `patch` pixels a side, each of which becomes a token of
+    `out_size` channels, by way of `middle_size`.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    grid: int
+    middle_size: int
+    out_size: int
+    patch: int = 14
+    channels: int = 3
+    eps: float = 1e-6
+    activation: str = "gelu_tanh"
+
+    square = 1
+
+    @property
+    def patch_size(self) -> int:
+        """Numbers of a patch."""
+        return self.channels * self.patch**2
+
+    @property
+    def side(self) -> int:
+        """Pixels along the side of a picture before it is cut into patches: SigLIP so400m was
+        trained with 384, of which 27 patches of 14 leave out the last six."""
+        return max(self.grid * self.patch, SIGLIP_SIDE * (self.grid == SIGLIP_SIDE // self.patch))
+
+    @property
+    def tokens(self) -> int:
+        """Of a picture in a prompt."""
+        return self.grid**2
+
+    def outline(self) -> str:
+        """Its size, in one line."""
+        return (f"pictures by {self.layers} layers, width {self.hidden_size}, {self.heads} heads, "
+                f"{self.tokens} tokens of {self.out_size} each")
+
+    def divisions(self) -> Iterator[Division]:
+        """What must divide what."""
+        yield "reader of pictures", self.hidden_size, "heads", self.heads
+
+
+SIGLIP_SIDE = 384
+"""Pixels of a side of the pictures that SigLIP so400m reads for FLUX.1 Redux."""
+
+REDUX = ReduxConfig(hidden_size=1152, intermediate_size=4304, layers=27, heads=16, grid=27,
+                    middle_size=12288, out_size=4096)
+"""FLUX.1 Redux dev with SigLIP so400m."""

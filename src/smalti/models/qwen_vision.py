@@ -20,7 +20,7 @@ import numpy as np
 
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
-from smalti.models.language_config import VisionConfig
+from smalti.models.language_config import ReduxConfig, VisionConfig
 from smalti.nn import gelu, linear, rms_norm, silu
 from smalti.nn.attention import UNSEEN
 
@@ -67,7 +67,7 @@ def qwen_vision_graph(config: VisionConfig, batch: int, height: int, width: int,
     return g
 
 
-def in_patches(pixels: np.ndarray, config: VisionConfig) -> np.ndarray:
+def in_patches(pixels: np.ndarray, config: VisionConfig | ReduxConfig) -> np.ndarray:
     """Pixels [channels, height, width] as patches [count, patch_size], in the order of squares.
 
     >>> from smalti.models import QWEN25_VISION

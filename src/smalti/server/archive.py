@@ -394,7 +394,7 @@ def _picture(row: tuple[Any, ...]) -> PictureRecord:
                                     "favourite": bool(found["favourite"])})
 
 
-PICTURE_KEYS = ("image", "mask", "picture")
+PICTURE_KEYS = ("image", "mask", "picture", "redux")
 """Of a request, which hold whole pictures in base64: they are read when they are needed only."""
 
 

@@ -25,7 +25,9 @@ from smalti.diffusion.options import (
     ALIASES,
     KIN,
     OPTIONS,
+    PICTURE_NAMES,
     PICTURES_MAX,
+    SEVERAL_PICTURES,
     SIDE_MAX,
     PictureOptions,
 )
@@ -118,13 +120,12 @@ def opened(request: Mapping[str, Any], folders: ModelFolders) -> Asked:
     options = {name: value for name, value in options.items()
                if value is not None or OPTIONS[name].default is None}
     _check_types(options)
-    if isinstance(options.get("image"), list):
-        options["image"] = [picture(each, "image")
-                            for each in _list("image", options["image"], PICTURES_MAX)]
-    elif options.get("image") is not None:
-        options["image"] = picture(options["image"], "image")
-    if options.get("mask") is not None:
-        options["mask"] = picture(options["mask"], "mask")
+    for name in PICTURE_NAMES:
+        value = options.get(name)
+        if isinstance(value, list) and name in SEVERAL_PICTURES:
+            options[name] = [picture(each, name) for each in _list(name, value, PICTURES_MAX)]
+        elif value is not None:
+            options[name] = picture(value, name)
     if options.get("hires_upscaler") is not None:
         options["hires_upscaler"] = folders.named(options["hires_upscaler"], "esrgan").path
     if options.get("controls"):

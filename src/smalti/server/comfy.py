@@ -27,11 +27,12 @@ BYTES_MAX = 1 << 20
 BASE, DEFAULT = "base_path", "is_default"
 SEARCHED = frozenset((
     "checkpoints", "diffusion_models", "unet", "diffusers", "loras", "vae", "vae_approx",
-    "text_encoders", "clip", "embeddings", "controlnet", "t2i_adapter", "upscale_models"))
+    "text_encoders", "clip", "clip_vision", "style_models", "embeddings", "controlnet",
+    "t2i_adapter", "upscale_models"))
 """Keys whose folders may hold what Smalti reads."""
 NOT_READ = frozenset((
-    "configs", "custom_nodes", "clip_vision", "style_models", "gligen", "hypernetworks",
-    "photomaker", "classifiers", "model_patches", "audio_encoders", "latent_upscale_models"))
+    "configs", "custom_nodes", "gligen", "hypernetworks", "photomaker", "classifiers",
+    "model_patches", "audio_encoders", "latent_upscale_models"))
 """Keys of ComfyUI whose folders hold nothing that Smalti reads."""
 WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 """How a path begins that only Windows knows."""

@@ -35,7 +35,8 @@ INDEX = "model_index.json"
 HOMES = ("stable-diffusion", "stablediffusion", "checkpoints", "diffusion_models",
          "diffusionmodels", "unet", "diffusers", "vae", "lora", "loras", "lycoris", "embeddings",
          "controlnet", "t2i_adapter", "esrgan", "realesrgan", "upscale_models", "text_encoders",
-         "text_encoder", "text-encoder", "textencoders", "clip", "vae_approx", "vae-approx",
+         "text_encoder", "text-encoder", "textencoders", "clip", "clip_vision", "style_models",
+         "vae_approx", "vae-approx",
          "approxvae")
 """Folders of A1111, ComfyUI, Easy Diffusion and Stability Matrix that the name of a file does not
 repeat, in small letters."""

@@ -42,7 +42,8 @@ start=0, count=8),)
         layers = {name.removesuffix(".weight").removesuffix(".scale"): shape[0]
                   for name, shape in shapes.items() if name.endswith((".weight", ".scale"))}
         known = {name: encoder for name, encoder in text_encoders().items()
-                 if any(layer.startswith(encoder.inside) for layer in layers)}
+                 if not encoder.of_pictures
+                 and any(layer.startswith(encoder.inside) for layer in layers)}
         self.encoders = tuple(known)
         self._tables = {"denoiser": _underscored(
             _denoiser(_under(layers, UNET), backbone_of(shapes)))}

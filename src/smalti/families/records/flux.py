@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from smalti.families import clip, t5
+from smalti.families import clip, redux, t5
 from smalti.families.autoencoder import KL
 from smalti.families.distilled import DISTILLED_FLOW, Recommended
 from smalti.families.evidence import Shapes, Shown
@@ -140,6 +140,10 @@ def _agreements(config: ModelConfig) -> Iterator[Agreement]:
     yield from t5_fits(config)
     yield ("channels of the pooled prompt", denoiser.pooled_dim, "of the text encoder",
            config.texts["clip_l"].hidden_size)
+    if "redux" in config.texts:
+        pictures: Any = config.texts["redux"]
+        yield ("channels that Redux makes of pictures", pictures.out_size, "of T5's tokens",
+               config.texts["t5xxl"].hidden_size)
 
 
 def _shows(names: Names) -> bool:
@@ -179,7 +183,8 @@ FLUX = ModelFamily(
     files=(FileKind("flux-dev", "a FLUX.1 dev checkpoint", _shows_dev),
            FileKind("flux-schnell", "a FLUX.1 schnell checkpoint", _shows)),
     texts=(Text(clip.L, final_norm=True, pooled=True, pooled_alone=True),
-           Text(t5.XXL, tokens=_tokens)),
+           Text(t5.XXL, tokens=_tokens),
+           Text(redux.REDUX, optional=True)),
     backbone=BACKBONE,
     join=_join,
     agreements=_agreements,

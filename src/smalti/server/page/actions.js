@@ -3,8 +3,8 @@
 import { base64, get, pictureFile, post, query, remove } from "./api.js";
 import { takeEdited, takeFile } from "./init_picture.js";
 import { asked, asking, besides, chosen, controls, dismissed, dropJob, followed, given, jobs,
-  keepAnswered, models, noted, ofKind, options, order, reads, refused, running, say, sayAll, taken,
-  theme, usual, value } from "./state.js";
+  keepAnswered, models, noted, ofKind, options, order, reads, redux, refused, running, say, sayAll,
+  taken, theme, usual, value } from "./state.js";
 
 /** How far "a little different" goes towards other noise: the motif stays, details change. */
 const LITTLE = 0.15;
@@ -32,6 +32,7 @@ export function request() {
     if (given.value.mask) found.mask = given.value.mask;
   }
   if (controls.value.length) found.controls = controls.value;
+  if (redux.value.length) found.redux = redux.value;
   return counting(found);
 }
 
@@ -59,7 +60,7 @@ export async function create(wanted = request()) {
   asking.value = wanted;
   try {
     const job = await post("/api/jobs", wanted);
-    if (wanted.image || wanted.controls) {
+    if (wanted.image || wanted.controls || wanted.redux) {
       sent.set(job.id, wanted);
       if (sent.size > SENT_MAX) sent.delete(sent.keys().next().value);
     }
@@ -90,7 +91,7 @@ async function jobOf(picture) {
 }
 
 /** Whether a request began with pictures that are not in it any more. */
-const isEmptied = (wanted) => wanted.image === null || wanted.mask === null
+const isEmptied = (wanted) => ["image", "mask", "redux"].some((name) => wanted[name] === null)
   || Boolean(wanted.controls?.some((each) => each.picture === null));
 
 /** The request that made a picture, with the seed that it was made with. */
@@ -224,7 +225,8 @@ export function useAll(wanted) {
   for (const [name, each] of Object.entries(wanted)) {
     const own = name === "model" ? each === models.value.find(isModel)?.name
       : name !== "prompt" && JSON.stringify(each) === JSON.stringify(usual(name));
-    if (each !== null && !["image", "mask", "controls"].includes(name) && !own) next[name] = each;
+    const given = ["image", "mask", "controls", "redux"].includes(name);
+    if (each !== null && !given && !own) next[name] = each;
   }
   asked.value = { prompt: "", ...next };
 }

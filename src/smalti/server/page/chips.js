@@ -6,6 +6,7 @@ import { AdapterChips } from "./adapters.js";
 import { ControlsChip } from "./controls.js";
 import { beside, NumberField, Option, title, written } from "./fields.js";
 import { GivenChips } from "./given.js";
+import { OF_REDUX, ReduxChip } from "./redux.js";
 import { about, asked, differs, model, ofKind, options, say, sayAll, taken, usual, value }
   from "./state.js";
 import { Dialog, Dropdown, html, Icon, IconButton } from "./ui.js";
@@ -14,9 +15,9 @@ import { Dialog, Dropdown, html, Icon, IconButton } from "./ui.js";
 const FIRST = ["size", "steps", "guidance_scale", "seed", "batch_size"];
 /** Options with controls elsewhere: boxes, pictures, and what another chip has. */
 const ELSEWHERE = ["prompt", "negative_prompt", "width", "height", "image", "mask", "controls",
-  "loras", "model", "device", "extend"];
+  "redux", "loras", "model", "device", "extend"];
 /** Options of the picture that is given, which the chip of that picture has. */
-const OF_PICTURE = ["strength", "mask_blur", "only_masked", "padding"];
+const OF_PICTURE = ["strength", "mask_blur", "only_masked", "padding", ...OF_REDUX];
 /** Options that one chip has together, under the first of them. */
 const TOGETHER = {
   refiner: ["refiner", "refiner_switch"],
@@ -46,6 +47,7 @@ export function Chips() {
     <${AdapterChips} />
     <${GivenChips} />
     <${ControlsChip} />
+    <${ReduxChip} />
     <button type="button" class="chip" aria-pressed=${negative} onClick=${() =>
       say("negative_prompt", negative ? null : "")}><${Icon} name=${negative ? "check" : "add"} />
       Negative</button>

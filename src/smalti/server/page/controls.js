@@ -13,13 +13,13 @@ const CONTROL = { strength: 1, start: 0, end: 1, edges: false };
 const STRENGTH_MAX = 2;
 
 /** A picture in base64 as the address of an `img`. */
-const shown = (picture) => `data:image/png;base64,${picture}`;
+export const shown = (picture) => `data:image/png;base64,${picture}`;
 
 /**
  * A place for one picture: it is opened, dropped or pasted here. `take` gets the file, and what is
  * wrong with it is said beneath.
  */
-function PictureField({ picture, label, take }) {
+export function PictureField({ picture, label, take }) {
   const [said, say] = useState("");
   const taken = async (file) => {
     try {

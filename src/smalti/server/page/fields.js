@@ -2,7 +2,7 @@
 
 import { useState } from "./vendor/hooks.js";
 import { html, sentence } from "./ui.js";
-import { about, asked, differs, given, options, say, taken, usual } from "./state.js";
+import { about, asked, differs, given, options, redux, say, taken, usual } from "./state.js";
 
 /** What options are called; others are called by their name. */
 const TITLES = {
@@ -27,8 +27,8 @@ const SLIDERS = {
   guidance_rescale: [0, 1, 0.05], guidance_scale: [1, 20, 0.5],
   height: [64, 2048, 64], hires: [1, 4, 0.25], hires_steps: [1, 60, 1],
   hires_strength: [0.05, 1, 0.05], image_guidance: [0, 5, 0.1], mask_blur: [0, 64, 1],
-  padding: [0, 256, 8], refiner_switch: [0, 1, 0.05], steps: [1, 60, 1], strength: [0.05, 1, 0.05],
-  variation_strength: [0, 1, 0.05], width: [64, 2048, 64],
+  padding: [0, 256, 8], redux_pooled: [0, 2, 0.05], refiner_switch: [0, 1, 0.05],
+  steps: [1, 60, 1], strength: [0.05, 1, 0.05], variation_strength: [0, 1, 0.05], width: [64, 2048, 64],
 };
 
 const SHORT = 12; // letters that a field of a number has room for
@@ -67,7 +67,8 @@ export function Option({ name, help = true }) {
 /** That an option counts together with another one only, where that is not said yet. */
 export function beside({ needs = [] }) {
   if (!needs.length || needs.some((each) => asked.value[each]
-    || (each === "image" && given.value) || (each === "mask" && given.value?.mask))) return "";
+    || (each === "image" && given.value) || (each === "redux" && redux.value.length)
+    || (each === "mask" && given.value?.mask))) return "";
   return `It counts together with “${title(needs[0])}” only.`;
 }
 

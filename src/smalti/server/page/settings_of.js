@@ -28,7 +28,8 @@ export function SettingsOf({ picture, close }) {
 }
 
 /** Settings that lie elsewhere in the list, or say nothing. */
-const NOT_LISTED = ["prompt", "negative_prompt", "height", "image", "mask", "controls", "loras"];
+const NOT_LISTED = ["prompt", "negative_prompt", "height", "image", "mask", "controls", "redux",
+  "loras"];
 
 /** Whether a setting is what it is where nothing is said, so that it says nothing. */
 const isUsual = (name, value) => value === null || value === ""

@@ -42,6 +42,8 @@ export const asked = kept("asked", { prompt: FIRST_PROMPT, seed: -1 });
  * as `{model, picture, strength, start, end, edges}`. */
 export const given = keptLarge("given", null);
 export const controls = keptLarge("controls", []);
+/** Pictures that the prompt takes on, in base64. */
+export const redux = keptLarge("redux", []);
 
 export const theme = kept("theme", "system");
 /** Failed jobs that the person put away. */

@@ -1,0 +1,97 @@
+"""Pictures that a prompt takes on: FLUX.1 Redux (Black Forest Labs 2024, "FLUX.1 Tools").
+
+A picture becomes 729 tokens as T5 gives them. They stand behind those of the prompt, multiplied by
+the strength of the picture, one picture after the other, as in ComfyUI. Or they are added up, with
+the prompt once for each picture, and all of it is multiplied by the strengths, as in diffusers
+(`FluxPriorReduxPipeline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from smalti.diffusion.images import given, opaque, opened
+from smalti.diffusion.prompt import parse
+from smalti.diffusion.samplers import Sampler
+from smalti.errors import InputError
+from smalti.families.record import Floats
+from smalti.models.language_config import ReduxConfig
+from smalti.models.qwen_vision import in_patches
+
+PICTURES_MAX = 10
+"""729 tokens each: beside so many those of the picture that is made are the smaller part."""
+
+
+def pictures_of(options: Any) -> tuple[Image.Image, ...] | None:
+    """The pictures of Redux that `PictureOptions` give, opened; None without any.
+
+    Raises InputError for what is no picture, and for strengths that are not as many.
+    """
+    if options.redux is None:
+        return None
+    found = given(options.redux, "redux")
+    if len(found) > PICTURES_MAX:
+        raise InputError(f"{len(found)} pictures are given as redux; expected {PICTURES_MAX} at "
+                         f"most")
+    if len(options.redux_strength) not in (0, 1, len(found)):
+        raise InputError(f"redux_strength has {len(options.redux_strength)} numbers, redux "
+                         f"{len(found)} pictures; expected one for all, or one for each")
+    return tuple(opaque(opened(each)) for each in found)
+
+
+def check_alone(options: Any, guidance: float, sampler: Sampler, steps: int) -> None:
+    """Raise InputError for pictures beside prompts of which some would be without them."""
+    if options.redux is None:
+        return
+    joined = len(parse(options.prompt, steps).parts) > 1
+    why = (f"guidance_scale is {guidance:g}; give 1 (distilled_guidance is what FLUX.1 dev is "
+           f"told)" if guidance != 1 else
+           f"the sampler is {sampler.name}, which reads it always; give euler"
+           if sampler.needs_negative else
+           "the prompt has parts with AND, which are seen beside it; join them with commas"
+           if joined else "")
+    if why:
+        raise InputError(f"redux is given, whose pictures stand with the prompt and not with the "
+                         f"negative prompt, so that the two are not as long, and {why}")
+
+
+def patches_of(picture: Image.Image, config: ReduxConfig) -> Floats:
+    """A picture, RGB, of any size as patches [tokens, patch_size], stretched to the square that
+    SigLIP reads.
+
+    >>> from smalti.models import REDUX
+    >>> patches_of(Image.new("RGB", (40, 20)), REDUX).shape
+    (729, 588)
+    """
+    near = picture.resize((config.side, config.side), Image.Resampling.BICUBIC)
+    used = config.grid * config.patch
+    colours = np.asarray(near, np.float32)[:used, :used].transpose(2, 0, 1)
+    return in_patches(colours / np.float32(127.5) - np.float32(1), config)
+
+
+def with_pictures(rows: Mapping[str, Floats], tokens: Floats, strengths: Sequence[float],
+                  pooled: float, added: bool) -> dict[str, Floats]:
+    """What the denoiser reads, `rows` with a context [readings, length, width], with the `tokens`
+    [pictures, t, width] of pictures.
+
+    >>> rows = {"context": np.ones((1, 2, 3)), "pooled": np.ones((1, 4))}
+    >>> found = with_pictures(rows, np.ones((2, 5, 3)), (0.5,), 1.0, False)
+    >>> found["context"].shape
+    (1, 12, 3)
+    >>> with_pictures(rows, np.ones((2, 5, 3)), (0.5,), 1.0, True)["context"][0, :, 0].tolist()
+    [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+    each = np.array(strengths or (1.0,), np.float32)
+    each = np.broadcast_to(each, (len(tokens),))[:, None, None]
+    shown, times = tokens * each, np.float32(1)
+    if added:
+        shown, times = shown.sum(axis=0, keepdims=True), each.sum()
+    shown = shown.reshape(1, -1, shown.shape[2])
+    context = rows["context"] * times
+    behind = np.broadcast_to(shown, (len(context), *shown.shape[1:]))
+    return {**rows, "context": np.concatenate([context, behind], axis=1).astype(np.float32),
+            "pooled": rows["pooled"] * np.float32(pooled * (len(tokens) if added else 1))}

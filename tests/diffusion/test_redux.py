@@ -1,0 +1,209 @@
+"""Pictures that FLUX.1 Redux reads: what they change, what they need, what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_families as tiny
+from PIL import Image
+
+from smalti import PictureOptions, Pipeline
+from smalti.checkpoint import inspect, load
+from smalti.diffusion.completing import completed
+from smalti.diffusion.fit import check_parts
+from smalti.diffusion.metadata import parse
+from smalti.diffusion.option_text import read
+from smalti.diffusion.options import PICTURE_NAMES
+from smalti.diffusion.purpose import untaken
+from smalti.diffusion.redux import patches_of, with_pictures
+from smalti.errors import CheckpointError, InputError
+from smalti.families.redux import FILES
+from smalti.models import REDUX
+from smalti.server.archive import PICTURE_KEYS
+
+RED, BLUE = (Image.new("RGB", (30, 20), colour) for colour in ("red", "blue"))
+GIVEN: dict[str, Any] = dict(steps=1, width=32, height=32, seed=7)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A whole FLUX.1, and the two files of Redux."""
+    folder = tmp_path_factory.mktemp("redux")
+    config = tiny.FAMILIES["flux"]  # as schnell, of half as many tokens
+    config = replace(config, denoiser=replace(config.denoiser, guidance=False))
+    model = tiny.write(folder / "flux.safetensors",
+                       tiny.single_file(config, tiny.random_weights(config)))
+    return (model, *tiny.redux_files(folder))
+
+
+@pytest.fixture(scope="module")
+def pipe(files: tuple[Path, Path, Path]) -> Pipeline:
+    return Pipeline.load(files[0], threads=1, text_encoders=files[1:])
+
+
+def made(pipe: Pipeline, **given: Any) -> np.ndarray:
+    *_, last = pipe.steps("a cat", **{**GIVEN, **given})
+    return last.latents
+
+
+def test_a_picture_and_its_strength_change_what_is_made(pipe: Pipeline) -> None:
+    red = made(pipe, redux=RED)
+    assert not np.allclose(red, made(pipe, redux=BLUE))
+    assert not np.allclose(red, made(pipe, redux=RED, redux_strength=(0.5,)))
+    assert not np.allclose(red, made(pipe, redux=RED, redux_pooled=0.2))
+    halves = made(pipe, redux=[RED, RED], redux_strength=(0.5, 0.5), redux_sum=True,
+                  redux_pooled=0.5)
+    np.testing.assert_allclose(red, halves, atol=2e-5)
+
+
+def test_tokens_of_pictures_stand_behind_each_other_or_are_added_up() -> None:
+    random = np.random.default_rng(0)
+    context, pooled, tokens = (random.standard_normal(shape).astype(np.float32)
+                               for shape in ((2, 4, 3), (2, 5), (2, 7, 3)))
+    rows = {"context": context, "pooled": pooled, "guidance": np.ones(2, np.float32)}
+    beside = with_pictures(rows, tokens, (0.5, 2.0), 0.25, False)
+    assert beside["context"].shape == (2, 18, 3) and beside["guidance"] is rows["guidance"]
+    np.testing.assert_array_equal(beside["context"][1, 4:11], 0.5 * tokens[0])
+    np.testing.assert_array_equal(beside["context"][0, 11:], 2 * tokens[1])
+    np.testing.assert_array_equal(beside["pooled"], 0.25 * pooled)
+    added = with_pictures(rows, tokens, (0.5, 2.0), 0.25, True)
+    np.testing.assert_array_equal(added["context"][:, :4], 2.5 * context)
+    np.testing.assert_allclose(added["context"][0, 4:], 0.5 * tokens[0] + 2 * tokens[1])
+    np.testing.assert_array_equal(added["pooled"], 0.5 * pooled)
+
+
+def test_the_text_of_a_picture_says_that_others_were_read(pipe: Pipeline) -> None:
+    *_, last = pipe.steps("a cat", redux=[RED, BLUE], redux_strength=(0.5, 0.25), redux_sum=True,
+                          **GIVEN)
+    found = read(parse(last.result.texts[0]))
+    assert found.options["redux_strength"] == (0.5, 0.25) and "redux" not in found.options
+    assert found.advice() == ["2 pictures that Redux read: give --redux PICTURE"]
+    assert "redux_strength" not in found.with_given({})
+    found = read(parse(last.result.texts[0]))
+    assert found.with_given({"redux": "a.png"})["redux_strength"] == (0.5, 0.25)
+
+
+def test_a_forecast_counts_them(pipe: Pipeline) -> None:
+    plain, more = pipe.forecast("a cat", **GIVEN), pipe.forecast("a cat", redux=[RED, BLUE],
+                                                                 **GIVEN)
+    parts = {each.part: each for each in more.parts}
+    assert "text_3" not in [each.part for each in plain.parts] and parts["text_3"].runs == 2
+    assert parts["transformer"].shape[3] == 256 + 2 * tiny.REDUX.tokens
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"guidance_scale": 3.0}, "guidance_scale is 3; give 1"),
+    ({"sampler": "euler_cfg++"}, "the sampler is euler_cfg++, which reads it always"),
+    ({"redux_strength": (1, 2)}, "redux_strength has 2 numbers, redux 1 pictures"),
+    ({"redux_strength": (-1,)}, "a strength of Redux is -1"),
+    ({"redux_strength": 0.5}, "redux_strength is 0.5; expected numbers, such as (0.8, 0.4)"),
+    ({"redux": []}, "redux is an empty list"),
+    ({"redux": [RED] * 11}, "11 pictures are given as redux; expected 10"),
+    ({"redux": "no-such.png"}, "no-such.png cannot be read as a picture"),
+    ({"redux": None, "redux_sum": True}, "redux_sum is given, but no redux")])
+def test_what_cannot_be_is_refused(pipe: Pipeline, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        pipe.steps("a cat", **{**GIVEN, "redux": RED, **given})
+    assert said in str(caught.value)
+
+
+def test_prompts_that_are_joined_are_refused(pipe: Pipeline) -> None:
+    with pytest.raises(InputError, match="parts with AND"):
+        pipe.steps("a cat AND a dog", redux=RED, **GIVEN)
+
+
+def test_models_without_it_say_what_to_give(files: tuple[Path, Path, Path]) -> None:
+    with pytest.raises(InputError) as caught:
+        Pipeline.load(files[0]).steps("a cat", redux=RED, **GIVEN)
+    for words in (*FILES, "--text-encoder", "models/clip_vision of ComfyUI"):
+        assert words in str(caught.value)
+    assert "is for models of FLUX.1" in untaken(tiny.FAMILIES["chroma"])["redux"]
+    assert not any(name.startswith("redux") for name in untaken(tiny.FLUX_REDUX))
+
+
+@pytest.mark.parametrize(("kept", "said"), [
+    (1, "the image encoder of FLUX.1 Redux is not given"),
+    (2, "the layers of FLUX.1 Redux is not given")])
+def test_one_of_the_two_files(files: tuple[Path, Path, Path], kept: int, said: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        load(files[0], [files[kept]])
+    assert said in str(caught.value) and FILES[2 - kept] in str(caught.value)
+
+
+def test_another_image_encoder(tmp_path: Path, files: tuple[Path, Path, Path]) -> None:
+    other = tiny.write(tmp_path / "other.safetensors", {
+        "vision_model.embeddings.patch_embedding.weight": np.ones((64, 3, 16, 16), np.float16),
+        "vision_model.embeddings.position_embedding.weight": np.ones((196, 64), np.float16)})
+    with pytest.raises(CheckpointError, match="image encoder of width 64 with 196 places"):
+        load(files[0], [files[1], other])
+
+
+def test_layers_that_make_other_tokens(tmp_path: Path, files: tuple[Path, Path, Path]) -> None:
+    other = tiny.write(tmp_path / "other.safetensors", {
+        f"redux_{name}": np.ones(shape, np.float16) for name, shape in (
+            ("up.weight", (48, 144)), ("up.bias", (48,)), ("down.weight", (64, 48)),
+            ("down.bias", (64,)))})
+    with pytest.raises(CheckpointError, match="channels that Redux makes of pictures"):
+        check_parts(load(files[0], [other, files[2]]))
+
+
+def test_models_of_other_families_do_not_read_it(tmp_path: Path,
+                                                 files: tuple[Path, Path, Path]) -> None:
+    config = tiny.WORDLESS["sd1"]
+    path = tiny.write(tmp_path / "sd.safetensors",
+                      tiny.single_file(config, tiny.random_weights(config)))
+    with pytest.raises(CheckpointError, match="reads pictures for FLUX.1 Redux, which a Stable"):
+        load(path, [files[1]])
+
+
+def test_a_folder_of_redux_is_both(tmp_path: Path, files: tuple[Path, Path, Path]) -> None:
+    for file, place in zip(files[1:], ("image_embedder/diffusion_pytorch_model.safetensors",
+                                       "image_encoder/model.safetensors"), strict=True):
+        (tmp_path / place).parent.mkdir()
+        (tmp_path / place).write_bytes(file.read_bytes())
+    (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "FluxPriorRedux"}))
+    assert load(files[0], [tmp_path]).config == load(files[0], files[1:]).config
+
+
+def test_files_that_lie_beside_a_model_are_found(tmp_path: Path) -> None:
+    config = tiny.FAMILIES["flux"]
+    tiny.write_parts(tmp_path, config)
+    tiny.redux_files(tmp_path / "style_models")
+    reports = {path: inspect(path) for path in sorted(tmp_path.glob("*/*.safetensors"))
+               if path.parent.name != "diffusion_models"}
+    found = completed(inspect(tmp_path / "diffusion_models" / "flux.safetensors"), {
+        path: [part for part, count in report.parameters.items() if count]
+        for path, report in reports.items()})
+    assert found is not None and found.report.loadable
+    assert [each.name for each in found.text_encoders[2:]] == [*FILES]
+    assert list(found.report.config.texts) == ["clip_l", "t5xxl", "redux"]
+
+
+def test_an_adapter_of_the_third_text_encoder_is_t5s(files: tuple[Path, Path, Path]) -> None:
+    """As it is without Redux: that is no text encoder that adapters number."""
+    from smalti.checkpoint.adapters.spelling import Spellings
+
+    opened = load(files[0], files[1:])
+    known = Spellings({name: opened.shape(name) for name in opened.names()})
+    assert known.encoders == ("clip_l", "t5xxl")
+    assert known.find("lora_te3_encoder_block_0_layer_0_SelfAttention_q") is not None
+
+
+def test_pictures_of_siglip_are_cut_as_it_was_trained() -> None:
+    drawn = Image.fromarray(np.arange(384 * 384 * 3, dtype=np.uint32).astype(np.uint8).reshape(
+        384, 384, 3))
+    patches = patches_of(drawn, REDUX)
+    pixels = np.asarray(drawn, np.float32) / 127.5 - 1
+    np.testing.assert_array_equal(patches[28].reshape(3, 14, 14),
+                                  pixels[14:28, 14:28].transpose(2, 0, 1))
+    assert replace(REDUX, grid=16).side == 224
+
+
+def test_options_that_are_pictures_are_not_told_of_requests() -> None:
+    assert {*PICTURE_NAMES} < {*PICTURE_KEYS} and "redux" in PICTURE_NAMES
+    assert PictureOptions("a", redux=["a.png"]).redux == ("a.png",)
