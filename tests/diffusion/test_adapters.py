@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny_families as tiny
 from safetensors.numpy import load_file, save_file
-from tiny_adapters import write_adapter
+from tiny_adapters import pair, write_adapter
 from tiny_model import TINY
 
 from smalti import Pipeline, checkpoint
@@ -16,6 +16,7 @@ from smalti.checkpoint import convert
 from smalti.checkpoint.adapters import Adapted, AdapterFile, WeightedAdapter
 from smalti.checkpoint.adapters.report import adapter_report
 from smalti.diffusion import metadata
+from smalti.diffusion.adapters import other_version
 from smalti.diffusion.options import PictureOptions
 from smalti.errors import CheckpointError, InputError
 
@@ -100,6 +101,26 @@ def test_an_adapter_for_models_that_predict_something_else(
             if "trained for models that predict v_prediction, and this one predicts eps" in text]
     assert len(said) == other
     pipe.loras = []
+
+
+@pytest.mark.parametrize(("family", "said", "told"), [
+    ("qwen-image-edit-2511", "qwen_image_edit_2509", "Qwen-Image-Edit-2509"),
+    ("qwen-image-edit-2509", "Qwen-Image-Edit-2511/lora", "Qwen-Image-Edit-2511"),
+    ("qwen-image-edit", "qwen_image_edit_plus", "Qwen-Image-Edit-2509"),
+    ("qwen-image-edit-2511", "qwen_image_edit", "Qwen-Image-Edit"),
+    ("qwen-image", "qwen_image_edit", "Qwen-Image-Edit"),
+    ("qwen-image-edit-2511", "qwen_image_edit_plus", None),
+    ("qwen-image-edit", "qwen_image_edit", None), ("qwen-image-edit", "qwen_image", None),
+    ("qwen-image-edit", "", None), ("sd1", "qwen_image_edit", None)])
+def test_an_adapter_for_another_version_of_edit(tmp_path: Path, family: str, said: str,
+                                                told: str | None) -> None:
+    path = tmp_path / "hat.safetensors"
+    save_file(pair("transformer.transformer_blocks.0.attn.to_q", 8, 8), path,
+              {"ss_base_model_version": said})
+    config = {**tiny.FAMILIES, **tiny.EDITS}[family]
+    warnings = other_version(config, AdapterFile.open(path))
+    assert bool(warnings) == bool(told)
+    assert all(f"hat.safetensors was trained for {told}, as its" in each for each in warnings)
 
 
 @pytest.fixture(scope="module")

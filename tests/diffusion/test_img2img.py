@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from tiny_model import TINY
 from smalti import Pipeline
 from smalti.diffusion import encoding
 from smalti.diffusion.encoding import encoded, in_tiles, to_model_space
-from smalti.diffusion.images import as_pixels
-from smalti.diffusion.init_image import around, init_image
+from smalti.diffusion.images import as_pixels, resized
+from smalti.diffusion.init_image import around, as_read, init_image, near
 from smalti.diffusion.inpainting import largest
 from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError
+from smalti.models.config import FLUX2_VAE
 
 SIDE = 32
 OPTIONS = {"steps": 4, "sampler": "euler"}
@@ -249,3 +251,33 @@ def test_a_picture_is_encoded_in_tiles_where_memory_is_short(
     assert np.corrcoef(tiled.ravel(), whole.ravel())[0, 1] > 0.95
     sums = in_tiles(lambda part: part[:, ::2, ::2], waves, 48, 2)
     np.testing.assert_allclose(sums, waves[:, ::2, ::2], atol=1e-6)
+
+
+@pytest.mark.parametrize(("size", "read", "corner"), [
+    ((100, 50), (96, 48), (2, 1)), ((111, 64), (96, 64), (7, 0)), ((64, 64), (64, 64), (0, 0))])
+def test_flux2_reads_pictures_without_what_is_no_multiple(
+        size: tuple[int, int], read: tuple[int, int], corner: tuple[int, int]) -> None:
+    config = replace(tiny.FAMILIES["flux2"], vae=FLUX2_VAE)
+    pixels = np.arange(3 * size[0] * size[1], dtype=np.uint32).astype(np.uint8)
+    given = Image.fromarray(pixels.reshape(size[1], size[0], 3))
+    assert near(size, config) == read
+    found = as_read(given, read, config)
+    box = (*corner, corner[0] + read[0], corner[1] + read[1])
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(given.crop(box)))
+    assert init_image(config, PictureOptions("a", image=given), "reference").width == read[0]
+
+
+def test_flux2_stretches_pictures_to_another_size_and_tiny_ones() -> None:
+    config = replace(tiny.FAMILIES["flux2"], vae=FLUX2_VAE)
+    assert as_read(Image.new("RGB", (100, 50)), (32, 32), config).size == (32, 32)
+    white = Image.new("RGB", (7, 40), "white")
+    assert near(white.size, config) == (16, 32)
+    assert np.asarray(as_read(white, (16, 32), config)).min() == 255
+
+
+def test_models_of_other_families_stretch_what_they_read() -> None:
+    config = replace(tiny.EDITS["qwen-image-edit"], vae=FLUX2_VAE)
+    size = near((100, 50), config)
+    given = Image.fromarray(np.arange(15000, dtype=np.uint32).astype(np.uint8).reshape(50, 100, 3))
+    np.testing.assert_array_equal(np.asarray(as_read(given, size, config)),
+                                  np.asarray(resized(given, *size)))

@@ -14,8 +14,11 @@ from PIL import Image
 
 from smalti import Pipeline
 from smalti.benchmark.agreement import relative_error
+from smalti.diffusion.images import as_pixels
+from smalti.diffusion.init_image import as_read, near
 from smalti.diffusion.random import NoiseSource
 from smalti.families import ModelFamily, families, registered
+from smalti.models.config import FLUX2_VAE
 
 pytestmark = pytest.mark.peers
 
@@ -100,13 +103,28 @@ def test_a_changed_picture_is_that_of_diffusers(tmp_path: Path, case: str,
     assert near.mean() >= 0.999 and np.asarray(image).std() > 1
 
 
+@pytest.mark.parametrize("size", [(96, 64), (100, 70), (65, 95), (1400, 1100), (1030, 1041)])
+def test_flux2_cuts_a_picture_as_diffusers_does(size: tuple[int, int]) -> None:
+    """A larger one is made smaller before, and neither is stretched."""
+    from diffusers.pipelines.flux2.image_processor import Flux2ImageProcessor
+
+    config, theirs_of, given = tiny.FAMILIES["flux2"], Flux2ImageProcessor(), picture(*size)
+    shown = theirs_of._resize_if_exceeds_area(given)
+    width, height = (extent // 16 * 16 for extent in shown.size)
+    expected = theirs_of.preprocess(shown, height=height, width=width, resize_mode="crop")
+    near_to = near(size, replace(config, vae=FLUX2_VAE))
+    assert near_to == (width, height)
+    found = as_read(given, near_to, replace(config, vae=FLUX2_VAE))
+    np.testing.assert_allclose(as_pixels(found), expected[0].numpy(), atol=1e-6)
+
+
 def test_flux2_reads_several_pictures_as_diffusers_does(tmp_path: Path) -> None:
-    """Each in a size of its own."""
+    """Each in a size of its own, of which what is no multiple is cut off."""
     import torch
 
     pipe = theirs.pipeline("flux2")
     pipe.set_progress_bar_config(disable=True)
-    pictures = [picture(96, 64), picture(64, 80, 1), picture(64, 64, 2)]
+    pictures = [picture(101, 70), picture(64, 80, 1), picture(67, 64, 2)]
     with torch.no_grad():
         wanted = pipe(prompt=PROMPT, image=pictures, num_inference_steps=STEPS, guidance_scale=1.0,
                       width=64, height=64, output_type="latent",

@@ -301,8 +301,9 @@ def _checked(label: str, hint: str, kind: str, value: object) -> object:
     if hint == "beta_schedule":
         return _choice(label, value, {"scaled_linear": "scaled_linear"})
     if kind.startswith("int"):
-        if type(value) is not int or not 1 <= value <= COUNT_MAX:
-            raise CheckpointError(f"{label} is {value!r:.60}; expected a whole number from 1")
+        least = 0 if hint == "vision_all" else 1  # blocks count from 0
+        if type(value) is not int or not least <= value <= COUNT_MAX:
+            raise CheckpointError(f"{label} is {value!r:.60}; expected a whole number from {least}")
         return value
     if hint == "flow_terminal":
         if type(value) not in (int, float) or not 0 <= cast("float", value) < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,8 @@ from smalti.diffusion.prompt import AdapterUse
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.words import Version, files_in, version_of
 from smalti.errors import InputError
-from smalti.families import family_of
+from smalti.families import families, family_of
+from smalti.families.distilled import words
 from smalti.models.config import ModelConfig
 from smalti.runtime.inputs import checked_path
 
@@ -25,6 +27,10 @@ or an open adapter with its weights."""
 
 PREDICTION_KEYS = ("modelspec.prediction_type", "ss_v_parameterization")
 """Metadata in which trainers of adapters write what their model predicts."""
+BASE_KEYS = ("ss_base_model_version", "ss_sd_model_name", "modelspec.architecture")
+"""Metadata in which they write what model that is."""
+VERSION = re.compile(r"(?<!\d)2[5-9]\d\d(?!\d)")
+"""Year and month, as in Qwen-Image-Edit-2509."""
 NOISE_OR_VELOCITY = {"epsilon", "v_prediction"}
 """Models that differ in this alone take each other's adapters, which do harm there."""
 CHOSEN = {**{name: f"default_{name}" for name in ("steps", "guidance", "sampler", "noise")},
@@ -119,6 +125,7 @@ def few_steps(config: ModelConfig, weights: Adapted) -> tuple[ModelConfig, list[
     before = config.distilled and f"the model, made for few steps itself ({config.distilled})"
     for use in weights.uses:
         warnings += other_prediction(config, use.adapter)
+        warnings += other_version(config, use.adapter)
         found = use.adapter.distilled(recommended) if use.weight else None
         if found is None:
             continue
@@ -143,6 +150,26 @@ def other_prediction(config: ModelConfig, adapter: AdapterFile) -> list[str]:
         return []
     return [f"{adapter.path.name} was trained for models that predict {stated}, and this one "
             f"predicts {config.prediction}; pictures may be washed out or burnt"]
+
+
+def other_version(config: ModelConfig, adapter: AdapterFile) -> list[str]:
+    """What is to be said of an adapter whose metadata name another one of several models with the
+    same tensors, such as Qwen-Image-Edit-2509 for 2511. What they say without a number, such as
+    "plus", may mean any that see pictures alike."""
+    known = families()
+    base = next((each for each in known.values() if each.named
+                 and config.family in (each.name, *each.named.values())), None)
+    if base is None:
+        return []
+    said = words(*(adapter.file.metadata.get(key, "") for key in BASE_KEYS))
+    told = base.told_by(said)
+    if told is None or told == config.family:
+        return []
+    seen, own = ([text.seen for text in known[name].texts] for name in (told, config.family))
+    if not VERSION.search(said) and seen == own:
+        return []
+    return [f"{adapter.path.name} was trained for {known[told].title}, as its metadata say, and "
+            f"this model is {known[config.family].title}; it may do little, or harm"]
 
 
 def labels(weights: Adapted) -> tuple[str, ...]:

@@ -3,6 +3,7 @@ size, and how it is put back."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -138,9 +139,20 @@ def near(size: tuple[int, int], config: ModelConfig) -> tuple[int, int]:
     """The size of a picture, or that in which the model changes it or reads it besides, as near as
     its multiples allow."""
     multiple = size_multiple(config)
-    width, height = (max(1, round(extent / multiple)) * multiple
+    whole = math.floor if config.denoiser.cropped else round
+    width, height = (max(1, whole(extent / multiple)) * multiple
                      for extent in config.denoiser.sides(*size))
     return width, height
+
+
+def as_read(picture: Image.Image, size: tuple[int, int], config: ModelConfig) -> Image.Image:
+    """A picture in the size in which a model reads it: stretched, or where the model reads it in a
+    size of its own and no other is asked for, cut off on both sides."""
+    inner = config.denoiser.sides(*picture.size)
+    left, top = ((extent - kept) // 2 for extent, kept in zip(inner, size, strict=True))
+    if not config.denoiser.cropped or size != near(picture.size, config) or min(left, top) < 0:
+        return resized(picture, *size)
+    return resized(picture, *inner).crop((left, top, left + size[0], top + size[1]))
 
 
 def _prepared(picture: Image.Image, mask: Picture | None, extend: Sequence[int] | None,

@@ -24,9 +24,9 @@ from smalti.diffusion.conditioning import Prompts
 from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.encoding import encoded, to_model_space
 from smalti.diffusion.guidance import ImageGuidance
-from smalti.diffusion.images import as_pixels, resized
+from smalti.diffusion.images import as_pixels
 from smalti.diffusion.img2img import Img2Img
-from smalti.diffusion.init_image import InitImage
+from smalti.diffusion.init_image import InitImage, as_read
 from smalti.diffusion.noise import NoiseLevels
 from smalti.diffusion.purpose import EDIT, REFERRING, TEXT, purpose
 from smalti.diffusion.samplers import initial_latents
@@ -157,7 +157,7 @@ def _referring(models: Submodels, source: InitImage) -> Start:
     def latents(number: int, size: tuple[int, int]) -> Floats:
         if (number, size) not in found:
             found[number, size] = to_model_space(models, encoded(
-                models, as_pixels(resized(read[number], *size))))
+                models, as_pixels(as_read(read[number], size, config))))
         return found[number, size]
 
     read, made = [source.shown, *source.others], (source.width, source.height)

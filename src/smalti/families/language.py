@@ -128,7 +128,8 @@ def _vision_config(where: object, title: str, start: str, shapes: Shapes,
         known, hidden_size=hidden, mlp_size=size(r"blocks\.\d+\.mlp\.gate_proj", 0), blocks=blocks,
         heads=hints.vision_heads or max(1, hidden // known.head_dim),
         out_size=size(r"merger\.mlp\.2", 0),
-        seeing_all=hints.vision_all or tuple(range(SEEING_ALL - 1, blocks, SEEING_ALL)))
+        seeing_all=(tuple(range(SEEING_ALL - 1, blocks, SEEING_ALL)) if hints.vision_all is None
+                    else hints.vision_all))
 
 
 def _inside(name: str) -> str:

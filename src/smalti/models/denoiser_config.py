@@ -44,6 +44,10 @@ class DenoiserConfig(ABC):
     """Whether pictures that it reads as tokens have sizes of their own (see `sides`), not that of
     the picture that is made."""
 
+    cropped = False
+    """Whether what such a picture has beyond multiples is cut off, the same on both sides; else the
+    picture is stretched."""
+
     clean: bool = False
     """Whether tokens of pictures that it reads are modulated as at time 0."""
 

@@ -182,6 +182,7 @@ class Flux2Config(FluxConfig):
     gated = True
 
     apart = True
+    cropped = True
 
     @property
     def references(self) -> int:

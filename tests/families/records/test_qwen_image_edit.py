@@ -78,13 +78,13 @@ def test_2511_is_told_by_a_mark(tmp_path: Path, weights: tiny.Weights) -> None:
     assert (config.family, config.denoiser.clean) == ("qwen-image-edit-2511", True)
 
 
-@pytest.mark.parametrize(("pipeline", "stated", "family", "clean"), [
-    ("QwenImageEditPipeline", {}, FIRST, False),
-    ("QwenImageEditPlusPipeline", {}, PLUS, False),
-    ("QwenImageEditPlusPipeline", {"zero_cond_t": True}, PLUS, True)])
+@pytest.mark.parametrize(("pipeline", "stated", "family", "clean", "whole_view"), [
+    ("QwenImageEditPipeline", {}, FIRST, False, (1,)),
+    ("QwenImageEditPlusPipeline", {}, PLUS, False, (0, 1)),
+    ("QwenImageEditPlusPipeline", {"zero_cond_t": True}, PLUS, True, ())])
 def test_folders_tell_it_by_their_pipeline(tmp_path: Path, weights: tiny.Weights, pipeline: str,
                                            stated: dict[str, bool], family: str,
-                                           clean: bool) -> None:
+                                           clean: bool, whole_view: tuple[int, ...]) -> None:
     """And state whether tokens of pictures are modulated as at time 0, heads, and blocks that see
     all."""
     parts = {"transformer": tiny.part(weights, tiny.DENOISER),
@@ -97,13 +97,13 @@ def test_folders_tell_it_by_their_pipeline(tmp_path: Path, weights: tiny.Weights
     (tmp_path / "transformer" / "config.json").write_text(json.dumps(stated))
     (tmp_path / "text_encoder" / "config.json").write_text(json.dumps({
         "text_config": {"rms_norm_eps": 1e-6},
-        "vision_config": {"num_heads": 4, "fullatt_block_indexes": [1]}}))
+        "vision_config": {"num_heads": 4, "fullatt_block_indexes": whole_view}}))
     (tmp_path / "model_index.json").write_text(json.dumps({
         "_class_name": pipeline, **{name: ["a", "b"] for name in parts}}))
     config = load(tmp_path).config
     assert (config.family, config.denoiser.clean) == (family, clean)
     vision = config.texts["qwen25"].vision
-    assert vision == replace(tiny.VISION, heads=4, seeing_all=(1,))
+    assert vision == replace(tiny.VISION, heads=4, seeing_all=whole_view)
 
 
 # ---------------------------------------------------------------------- what reads pictures
