@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from smalti.errors import CheckpointError
-from smalti.families.evidence import Shapes, count, most, sizes
+from smalti.families.evidence import Shapes, count, has, most, sizes
 from smalti.families.hints import TextHints
 from smalti.families.keys import T5_GGUF
 from smalti.families.keys.renaming import t5_name
@@ -21,6 +21,9 @@ def t5_config(where: object, shapes: Shapes, hints: TextHints, text: Text) -> T5
     """The encoder of T5. Raises CheckpointError where a number cannot be seen."""
     block = re.escape(f"{PREFIX}.encoder.block.") + r"(\d{1,4})\.layer\."
     attention = block + r"0\.SelfAttention\."
+    if has(shapes, f"{PREFIX}.encoder.block.1.layer.0.SelfAttention.relative_attention_bias."):
+        raise CheckpointError(f"{where}: its text encoder is UMT5, with a table of distances in "
+                              f"each layer, where T5-XXL is expected (t5xxl_fp16.safetensors)")
     heads = most(where, "heads of T5", sizes(
         shapes, attention + r"relative_attention_bias\.weight$", 1))
     inner = most(where, "inner width of T5", sizes(shapes, attention + r"[qkv]\.weight$", 0))
