@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peers_models import TINY_FLUX, TINY_TEXT, TINY_UNET, TINY_VAE
-from transformer_peers import TINY_Z_IMAGE
+from transformer_peers import TINY_FLUX2, TINY_Z_IMAGE
 
 from smalti.benchmark import suite
 from smalti.models import LanguageConfig, MobileNetV2Config
@@ -19,5 +19,6 @@ TINY_CASES = {case.name: case for case in (
     suite.vae_decode("decode", "decode", TINY_VAE, 4, 4),
     suite.vae_encode("encode", "encode", TINY_VAE, 32, 32),
     suite.flux_double_block("flux_block", "block", TINY_FLUX, 4, 5),
+    suite.flux2_single_block("flux2_block", "block", TINY_FLUX2, 4, 5),
     suite.z_image_block("z_image_block", "block", TINY_Z_IMAGE, 4),
 )}

@@ -37,7 +37,7 @@ from smalti.models.config import (
 )
 from smalti.models.language import PREFIX as LANGUAGE
 from smalti.models.language_config import LanguageConfig
-from smalti.models.transformer_config import FluxConfig, ZImageConfig
+from smalti.models.transformer_config import Flux2Config, FluxConfig, ZImageConfig
 from smalti.models.z_image import STREAM_UNIT
 
 
@@ -261,6 +261,20 @@ def peer_z_image_block(config: ZImageConfig, seed: int = 0) -> Peer:
     return _filled(separate.module, weights, seed)
 
 
+def peer_flux2_single_block(config: Flux2Config, seed: int = 0) -> Peer:
+    """diffusers' Flux2SingleTransformerBlock of this configuration."""
+    from diffusers.models.transformers.transformer_flux2 import Flux2SingleTransformerBlock
+
+    stored = {"attn.to_qkv_mlp_proj.weight": "linear1.weight", "attn.to_out.weight":
+              "linear2.weight", "attn.norm_q.weight": "norm.query_norm.scale",
+              "attn.norm_k.weight": "norm.key_norm.scale"}
+    return _peer(
+        lambda: Flux2SingleTransformerBlock(
+            config.hidden_size, config.heads, config.head_dim,
+            mlp_ratio=config.mlp_size / config.hidden_size, eps=config.eps),
+        lambda state: lambda name: f"single_blocks.0.{stored[name]}", seed)
+
+
 class _TurnedAttention:
     """What diffusers' ZSingleStreamAttnProcessor computes, with angles (cos, sin)."""
 
@@ -372,6 +386,14 @@ def call_flux_double_block(module: Any, img: Any, txt: Any, vec: Any, cos: Any,
 def call_z_image_block(module: Any, x: Any, vec: Any, cos: Any, sin: Any) -> Any:
     """Tokens, in the unit in which they are given."""
     return module(x / STREAM_UNIT, None, _doubled(cos, sin), vec) * STREAM_UNIT
+
+
+def call_flux2_single_block(module: Any, x: Any, shift: Any, scale: Any, gate: Any, cos: Any,
+                            sin: Any) -> Any:
+    """Tokens."""
+    import torch
+
+    return module(x, None, torch.cat((shift, scale, gate), dim=1), _doubled(cos, sin))
 
 
 def _doubled(cos: Any, sin: Any) -> tuple[Any, Any]:

@@ -26,12 +26,14 @@ from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.models import (
     CLIP_L,
+    FLUX2_KLEIN_4B,
     FLUX_DEV,
     QWEN3_4B,
     SD1_UNET,
     SD15,
     Z_IMAGE,
     ClipTextConfig,
+    Flux2Config,
     FluxConfig,
     LanguageConfig,
     MobileNetV2Config,
@@ -39,6 +41,7 @@ from smalti.models import (
     VaeConfig,
     ZImageConfig,
     clip_text_graph,
+    flux2_single_block_graph,
     flux_double_block_graph,
     language_graph,
     mobilenet_v2_graph,
@@ -130,11 +133,12 @@ def image(channels: int, height: int, width: int) -> Inputs:
     return {"image": np.random.default_rng(4).uniform(-1, 1, shape).astype(np.float32)}
 
 
-def grid(side: int, axes: tuple[int, ...], base: float, first: int = 0) -> Inputs:
-    """Rotary angles of side x side tokens that turn with row and column; `first` ones, and the
-    channels of the first of the `axes`, do not."""
+def grid(side: int, axes: tuple[int, ...], base: float, first: int = 0,
+         pairs_of_head: int | None = None) -> Inputs:
+    """Rotary angles of side x side tokens that turn with row and column; `first` ones, the channels
+    of the first of the `axes`, and those of a head behind them, do not."""
     still, *turning = (axis // 2 for axis in axes)
-    angles = np.zeros((1, first + side * side, sum(axes) // 2))
+    angles = np.zeros((1, first + side * side, pairs_of_head or sum(axes) // 2))
     for place, pairs in zip(np.divmod(np.arange(side * side), side), turning, strict=True):
         frequencies = base ** -(np.arange(pairs) / pairs)
         angles[0, first:, still:still + pairs] = place[:, None] * frequencies
@@ -155,6 +159,14 @@ def z_image_inputs(config: ZImageConfig, side: int) -> Inputs:
     return {"x": normal(9, 1, side * side, config.hidden_size),
             "vec": normal(10, 1, config.vector_size),
             **grid(side, config.axes, config.rotary_base)}
+
+
+def flux2_inputs(config: Flux2Config, side: int, text: int) -> Inputs:
+    """Tokens of a text and of a square image, what modulates them, and rotary angles."""
+    modulations = {name: normal(seed, 1, config.hidden_size)
+                   for seed, name in ((11, "shift"), (12, "scale"), (13, "gate"))}
+    return {"x": normal(14, 1, text + side * side, config.hidden_size), **modulations,
+            **grid(side, config.axes[:3], config.rotary_base, text, config.head_dim // 2)}
 
 
 # ---------------------------------------------------------------------- kinds of cases
@@ -230,6 +242,15 @@ def z_image_block(name: str, title: str, config: ZImageConfig, side: int, **more
                 partial(peers.peer_z_image_block, config), peers.call_z_image_block, **more)
 
 
+def flux2_single_block(name: str, title: str, config: Flux2Config, side: int, text: int,
+                       **more: Any) -> Case:
+    """A single-stream block of FLUX.2: `text` tokens of text, an image of side x side tokens."""
+    return Case(name, title, partial(flux2_single_block_graph, config, text + side * side),
+                partial(flux2_inputs, config, side, text),
+                partial(peers.peer_flux2_single_block, config), peers.call_flux2_single_block,
+                **more)
+
+
 _CASES = (
     tiny_cnn("tiny_cnn", "TinyCNN 32x32", 32, bounds={"f32": 1.0}),
     mobilenet_v2("mobilenet_v2", "MobileNetV2 224x224", MobileNetV2Config(), 224, 224,
@@ -248,6 +269,8 @@ _CASES = (
                       bounds={"f32": 0.95, "bf16": 0.95}),
     z_image_block("z_image_block", "Z-Image block, 1024 tokens", Z_IMAGE, 32,
                   bounds={"f32": 0.90, "bf16": 0.90}),
+    flux2_single_block("flux2_block", "FLUX.2 klein single block, 512 + 1024 tokens",
+                       FLUX2_KLEIN_4B, 32, 512, bounds={"f32": 0.90, "bf16": 0.90}),
     language_text("qwen3", "Qwen3-4B, 2 of 36 layers, 256 tokens",
                   replace(QWEN3_4B, layers=2, vocab_size=4096), 256,
                   bounds={"f32": 0.90, "bf16": 0.90}),
