@@ -283,11 +283,10 @@ class Encoder:
 
     def shown(self) -> Floats | None:
         """The tokens of the pictures that Redux reads, [pictures, tokens, width]; None without."""
-        pictures = cast("Sequence[Image.Image]", self.asked.redux or ())
-        if not pictures:
+        if not self.asked.redux_pictures:
             return None
         config = cast("ReduxConfig", self.submodels.checkpoint.config.texts[self.text.encoder.name])
-        patches = [redux.patches_of(each, config) for each in pictures]
+        patches = [redux.patches_of(each, config) for each in self.asked.redux_pictures]
         return states(self.submodels, self.part, (1,), {"patches": np.stack(patches)}, self.timings,
                       self._place)["context"]
 
@@ -398,7 +397,7 @@ class Encoder:
             raise CheckpointError(
                 f"{checkpoint.report.path}: the tokenizer beside {encoder.title} is of another "
                 f"kind than its own; take the one that it was published with")
-        rows = checkpoint.config.texts[encoder.name].vocab_size
+        rows = cast("LanguageConfig", checkpoint.config.texts[encoder.name]).vocab_size
         if own is not None and own.vocabulary.count > rows:
             raise CheckpointError(
                 f"{checkpoint.report.path}: the tokenizer beside {encoder.title} has "

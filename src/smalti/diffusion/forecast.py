@@ -202,7 +202,7 @@ def course(models: Submodels, asked: Request, changed: InitImage | None = None
         if part not in ("vae", "vae_encoder", MODULATION, models.denoiser):
             shapes = _usual_shapes(config, part, asked, pictures)
             if _of_pictures(config, part):
-                shapes *= len(asked.redux or ())
+                shapes *= len(asked.redux_pictures)
             for shape, runs in Counter(shapes).items():
                 yield part, shape, runs
             models.done(part)
@@ -269,7 +269,7 @@ def _shape(config: ModelConfig, part: str, asked: Request, pictures: Sizes,
     latent = asked.height // factor, asked.width // factor
     shapes = {MODULATION: (1,), "vae": latent, "vae_encoder": (asked.height, asked.width)}
     more = (False, "", False, tuple(read)) if read else ()
-    tokens = usual_tokens(config, pictures, len(asked.redux or ()))
+    tokens = usual_tokens(config, pictures, len(asked.redux_pictures))
     return shapes.get(part, (rows, *latent, tokens, *more))
 
 

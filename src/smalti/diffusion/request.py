@@ -7,7 +7,9 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
+
+from PIL import Image
 
 from smalti.diffusion.guidance import Guide
 from smalti.diffusion.hires import Hires, hires
@@ -71,6 +73,11 @@ class Request(PictureOptions):
         if self.variation is not None:
             return (self.seed,) * self.batch_size
         return batch_seeds(self.seed, self.batch_size)
+
+    @property
+    def redux_pictures(self) -> tuple[Image.Image, ...]:
+        """The pictures that Redux reads; none without it."""
+        return cast("tuple[Image.Image, ...]", self.redux or ())
 
     def second_pass(self) -> Request:
         """What is asked of the second pass, from the picture of the first on."""
