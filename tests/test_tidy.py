@@ -465,6 +465,7 @@ diffusion/memory
 diffusion/quantised
 diffusion/qwen_image_control
 diffusion/transformer_control
+diffusion/z_image_control
 dojo/dojo
 export/ggml/against_ggml
 families/new_family

@@ -16,10 +16,12 @@ from transformer_peers import (
     TINY_FLUX,
     TINY_MMDIT,
     TINY_QWEN_IMAGE,
+    TINY_Z_IMAGE,
     filled,
     flux_controlnet_module,
     qwen_image_controlnet_module,
     sd3_controlnet_module,
+    z_image_controlnet_module,
 )
 
 from smalti.checkpoint import inspect
@@ -35,6 +37,7 @@ from smalti.models import (
     RrdbConfig,
     SrvggConfig,
     TaesdConfig,
+    ZImageControlNetConfig,
     controlnet_graph,
     flux_controlnet_graph,
     qwen_image_controlnet_graph,
@@ -42,6 +45,7 @@ from smalti.models import (
     taesd_decoder_graph,
     taesd_encoder_graph,
     upscaler_graph,
+    z_image_controlnet_graph,
 )
 
 Arrays = dict[str, np.ndarray]
@@ -111,6 +115,8 @@ TINY_SD3_CONTROL = MMDiTControlNetConfig(
     **{**vars(TINY_MMDIT), "hidden_size": 128, "out_channels": 16}, hint_channels=5)
 TINY_QWEN_CONTROL = QwenImageControlNetConfig(
     **{**vars(TINY_QWEN_IMAGE), "axes": (4, 14, 14)}, hint_channels=4)
+TINY_Z_CONTROL = ZImageControlNetConfig(
+    **{**vars(TINY_Z_IMAGE), "blocks": 1, "vector_size": 64}, hint_channels=4)
 TRANSFORMERS = {
     "InstantX": TINY_FLUX_CONTROL,
     "union": replace(TINY_FLUX_CONTROL, modes=5, guidance=False),
@@ -120,10 +126,18 @@ TRANSFORMERS = {
     "SD 3.5 large": replace(TINY_SD3_CONTROL, joint=False),
     "Qwen-Image": TINY_QWEN_CONTROL,
     "Qwen-Image, inpaint": replace(TINY_QWEN_CONTROL, hint_channels=5, blocks=1),
+    "Z-Image 1.0": TINY_Z_CONTROL,
+    "Z-Image 2.0": replace(TINY_Z_CONTROL, refining="layers", refiners=0, hint_channels=9,
+                           refiner_places=(0,)),
+    "Z-Image 2.1": replace(TINY_Z_CONTROL, refining="steering", hint_channels=9,
+                           refiner_places=(0,)),
 }
 OF_CONFIG = {FluxControlNetConfig: (flux_controlnet_graph, flux_controlnet_module),
              MMDiTControlNetConfig: (sd3_controlnet_graph, sd3_controlnet_module),
-             QwenImageControlNetConfig: (qwen_image_controlnet_graph, qwen_image_controlnet_module)}
+             QwenImageControlNetConfig: (qwen_image_controlnet_graph, qwen_image_controlnet_module),
+             ZImageControlNetConfig: (
+                 lambda config, *shape: z_image_controlnet_graph(config, TINY_Z_IMAGE, *shape),
+                 lambda config: z_image_controlnet_module(config, [0]))}
 """Class of a configuration -> the graph that it is of, and the module of diffusers."""
 
 
@@ -136,6 +150,8 @@ def transformer_weights(config: object) -> Arrays:
 def shown(found: object, known: object) -> None:
     """What files show is as known; the rest is no one's business."""
     unseen = {"out_channels"}
+    if isinstance(known, ZImageControlNetConfig):  # of the model, and of folders
+        unseen |= {"in_channels", "context_dim", "time_size", "places", "refiner_places"}
     if not getattr(known, "joint", True):
         unseen |= {"positions", "in_channels", "context_dim"}
     for name in vars(known).keys() - unseen:
@@ -150,6 +166,7 @@ def shown(found: object, known: object) -> None:
                       "y_embedder.mlp.0": "time_text_embed.text_embedder.linear_1",
                       "y_embedder.mlp.2": "time_text_embed.text_embedder.linear_2"}),
     ("Qwen-Image", {}), ("Qwen-Image, inpaint", {}),
+    ("Z-Image 1.0", {}), ("Z-Image 2.0", {}), ("Z-Image 2.1", {}),
 ])
 def test_controlnets_of_transformers_as_published(name: str, renamed: dict[str, str],
                                                   tmp_path: Path) -> None:
@@ -162,6 +179,51 @@ def test_controlnets_of_transformers_as_published(name: str, renamed: dict[str, 
     opened = open_companion(write(tmp_path / "canny.safetensors", stored))
     check(opened, weights)
     shown(opened.config, TRANSFORMERS[name])
+
+
+def divided(weights: Arrays) -> Arrays:
+    """Weights of a ControlNet of Z-Image as its authors store them."""
+    names = {"attention.out.": "attention.to_out.0.", "attention.q_norm.": "attention.norm_q.",
+             "attention.k_norm.": "attention.norm_k."}
+    stored = {}
+    for key, array in weights.items():
+        name = key.removeprefix("control_model.")
+        if ".qkv." in name:
+            stored |= {name.replace("qkv", f"to_{part}"): np.ascontiguousarray(rows)
+                       for part, rows in zip("qkv", np.split(array, 3), strict=True)}
+            continue
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        stored[name] = array
+    return stored
+
+
+@pytest.mark.parametrize("name", [name for name in TRANSFORMERS if name.startswith("Z-Image")])
+def test_controlnets_of_z_image_in_files_of_their_authors(name: str, tmp_path: Path) -> None:
+    weights = transformer_weights(TRANSFORMERS[name])
+    opened = open_companion(write(tmp_path / "control.safetensors", divided(weights)))
+    check(opened, weights)
+    shown(opened.config, TRANSFORMERS[name])
+    assert (opened.config.places, opened.config.refiner_places) == ((), ())
+
+
+def test_refiners_of_zeros_are_not_read(tmp_path: Path) -> None:
+    """Files of 2.0 hold what it was trained without; a folder says what it does."""
+    weights = divided(transformer_weights(TRANSFORMERS["Z-Image 2.1"]))
+    weights["control_noise_refiner.0.before_proj.weight"][:] = 0
+    path = write(tmp_path / "diffusion_pytorch_model.safetensors", weights)
+    opened = open_companion(path)
+    check(opened, {key: array for key, array in transformer_weights(
+        TRANSFORMERS["Z-Image 2.1"]).items() if "noise_refiner" not in key})
+    assert (opened.config.refining, opened.config.refiners) == ("layers", 0)
+    stated = {"add_control_noise_refiner": "control_noise_refiner", "control_layers_places": [0]}
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    opened = open_companion(path)
+    assert (opened.config.refining, opened.config.places) == ("steering", (0,))
+    for wrong in ([0, 5], "0", [-1], [0.5]):
+        (tmp_path / "config.json").write_text(json.dumps({"control_layers_places": wrong}))
+        with pytest.raises(CheckpointError, match="states control_layers_places as"):
+            open_companion(path)
 
 
 @pytest.mark.parametrize("kind, file, canny", [
@@ -323,7 +385,9 @@ def test_inspect_tells_of_controlnets(config: ControlNetConfig, family: str,
 @pytest.mark.parametrize(("name", "family", "details"), [
     ("Qwen-Image", "a ControlNet for Qwen-Image", "2 blocks of 64"),
     ("Qwen-Image, inpaint", "a ControlNet for Qwen-Image, which fills parts of pictures",
-     "1 blocks of 64")])
+     "1 blocks of 64"),
+    ("Z-Image 1.0", "a union of ControlNets for Z-Image", "1 blocks of 64, as of 1.0"),
+    ("Z-Image 2.1", "a union of ControlNets for Z-Image", "1 blocks of 64, as of 2.1")])
 def test_inspect_tells_of_controlnets_of_transformers(name: str, family: str, details: str,
                                                       tmp_path: Path) -> None:
     stored = {key.removeprefix("control_model."): array

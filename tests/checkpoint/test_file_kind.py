@@ -106,8 +106,6 @@ FILES = {
     "qwen-image-edit-2511": [
         {"transformer_blocks.0.img_mod.1.weight": (48, 8), "txt_norm.weight": (3584,),
          "__index_timestep_zero__": (1,)}],
-    "z-image-controlnet": [{"control_all_x_embedder.2-1.weight": (3840, 132),
-                            "control_layers.0.after_proj.weight": (9, 9)}],
     "z-image-omni": [{"siglip_embedder.0.weight": (9,), "cap_pad_token": (1, 9),
                       "noise_refiner.0.attention.k_norm.weight": (128,)}],
     "z-image-pixels": [{"dec_net.cond_embed.weight": (9, 9), "cap_pad_token": (1, 9),
@@ -139,6 +137,9 @@ FILES = {
             "down_blocks.0.resnets.0.conv1.bias": (320,),
             "controlnet_cond_embedding.conv_in.weight": (16, 3, 3, 3),
         },
+        {"control_all_x_embedder.2-1.weight": (3840, 132),
+         "control_layers.0.after_proj.weight": (9, 9)},
+        {"controlnet_blocks.0.y_rms.weight": (3072,), "img_in.weight": (3072, 64)},
     ],
     "t2i-adapter": [{"adapter.body.0.in_conv.weight": (320, 192, 1, 1)}],
     "embedding": [

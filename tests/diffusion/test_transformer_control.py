@@ -142,7 +142,8 @@ def test_time_is_that_before_the_shift(nets: dict[str, Companion]) -> None:
     use = Control(nets["InstantX"], np.zeros((32, 32, 3), np.float32), start=0.6)
     flux = tiny.FAMILIES["flux"].denoiser
     both = Controls([use], flux, threads=1, beside=beside)
-    found = both(np.zeros((1, 16, 16, 16), np.float32), np.array([750.0], np.float32), {})
+    found = both(np.zeros((1, 16, 16, 16), np.float32), np.array([750.0], np.float32),
+                 {"context": np.zeros((1, 5, flux.context_dim), np.float32)})
     assert seen == [750.0] and not any(array.any() for array in found.values())
     assert {array.shape for array in found.values()} == {(1, 64, flux.hidden_size)}
 

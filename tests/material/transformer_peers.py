@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from smalti.models import (
     QwenImageControlNetConfig,
     T5Config,
     ZImageConfig,
+    ZImageControlNetConfig,
 )
 
 TINY_T5 = T5Config(96, hidden_size=40, mlp_size=64, layers=3, heads=4, head_dim=8)
@@ -161,6 +162,23 @@ def z_image_module(config: ZImageConfig) -> Any:
         in_channels=config.in_channels, dim=config.hidden_size, n_layers=config.blocks,
         n_refiner_layers=config.refiners, n_heads=config.heads, n_kv_heads=config.heads,
         cap_feat_dim=config.context_dim, axes_dims=list(config.axes))
+
+
+REFINED_BY = {"alone": None, "layers": "control_layers", "steering": "control_noise_refiner"}
+"""How a ControlNet of Z-Image refines its picture -> what diffusers calls that."""
+
+
+def z_image_controlnet_module(config: ZImageControlNetConfig, places: Sequence[int]) -> Any:
+    """diffusers' ZImageControlNetModel, which adds something behind the blocks of these `places`.
+    """
+    from diffusers import ZImageControlNetModel
+
+    refiners = config.refiners or 1
+    return ZImageControlNetModel(
+        control_layers_places=list(places), control_refiner_layers_places=list(range(refiners)),
+        control_in_dim=config.hint_channels, add_control_noise_refiner=REFINED_BY[config.refining],
+        dim=config.hidden_size, n_refiner_layers=refiners, n_heads=config.heads,
+        n_kv_heads=config.heads)
 
 
 def lumina2_module(config: Lumina2Config) -> Any:

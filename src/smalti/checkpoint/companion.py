@@ -1,6 +1,7 @@
 """Networks that stand beside a model, each in a file of its own: ControlNets, upscalers, TAESD.
 
-ControlNets are those for UNets, for Flux.1, for Stable Diffusion 3 and for Qwen-Image.
+ControlNets are those for UNets, for Flux.1, for Stable Diffusion 3, for Qwen-Image and
+for Z-Image.
 
     opened = open_companion("control_v11p_sd15_canny.safetensors")
     graph = controlnet_graph(opened.config, batch=2, height=64, width=64)
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from smalti.checkpoint.companion_kind import (
+    IDLE,
     TRAINED_ON,
     CompanionConfig,
     StatedKind,
@@ -41,6 +43,8 @@ OTHERS = {
     "body.0.resnets.0.block1.weight": "a T2I-Adapter",
 }
 """A tensor that a file holds -> what the file is, which is not read here."""
+REFINED_BY = "add_control_noise_refiner"
+"""What a folder of a ControlNet of Z-Image says of its refiners by."""
 CANNY = 1
 """What a ControlNet of 3.5 large for edges says that it was trained on."""
 
@@ -120,7 +124,11 @@ def open_companion(path: str | Path, pooled: bool | None = None) -> Companion:
     kind, stored = stored_in(shapes)
     tensors = {name: StoredTensor.of(file, name, expression) for name, expression in stored.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    config = kind.config(path, shapes, StatedKind(stated, pooled, _is_canny(path, file)))
+    config = kind.config(path, shapes, StatedKind(stated, pooled, _is_canny(path, file),
+                                                  _is_idle(stated, file)))
+    idle = kind.idle(config)
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(idle)}
+    shapes = {name: shapes[name] for name in tensors}
     _check(path, config, kind.graphs(config, shapes), shapes)
     wrong = [name for name, tensor in tensors.items()
              if any(file.dtype(part) in INTEGERS for part in tensor.stored_names)]
@@ -145,6 +153,14 @@ def _is_canny(path: Path, file: Tensors) -> bool:
     if TRAINED_ON in file:
         return file.read(TRAINED_ON).tolist() in (CANNY, [CANNY])
     return "canny" in path.name.lower()
+
+
+def _is_idle(stated: Mapping[str, object], file: Tensors) -> bool:
+    """Whether refiners of a ControlNet of Z-Image were not trained, as its folder or else its
+    zeros say."""
+    if REFINED_BY in stated:
+        return stated[REFINED_BY] == "control_layers"
+    return IDLE in file and not file.read(IDLE).any()
 
 
 def _check(path: Path, config: CompanionConfig, graphs: Sequence[Graph],

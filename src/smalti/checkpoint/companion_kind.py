@@ -18,12 +18,14 @@ from smalti.checkpoint.keys.transformer_controlnets import (
     flux_controlnet_config,
     qwen_image_controlnet_config,
     sd3_controlnet_config,
+    z_image_controlnet_config,
 )
 from smalti.families import families
 from smalti.families.keys import (
     FLUX_CONTROLNET_DIFFUSERS,
     FLUX_CONTROLNET_ORIGINAL,
     SD3_CONTROLNET_DIFFUSERS,
+    Z_IMAGE_CONTROLNET_DIFFUSERS,
     Expression,
     StoredRows,
     Table,
@@ -40,6 +42,7 @@ from smalti.models import (
     RrdbConfig,
     SrvggConfig,
     TaesdConfig,
+    ZImageControlNetConfig,
     controlnet_graph,
     flux_controlnet_graph,
     qwen_image_controlnet_graph,
@@ -47,10 +50,14 @@ from smalti.models import (
     taesd_decoder_graph,
     taesd_encoder_graph,
     upscaler_graph,
+    z_image_controlnet_graph,
 )
+from smalti.models.transformer_config import ALONE, LAYERS, STEERING
+from smalti.models.z_image_controlnet import EMBEDDER, REFINERS
 
 CompanionConfig = (ControlNetConfig | FluxControlNetConfig | MMDiTControlNetConfig
-                   | QwenImageControlNetConfig | RrdbConfig | SrvggConfig | TaesdConfig)
+                   | QwenImageControlNetConfig | RrdbConfig | SrvggConfig | TaesdConfig
+                   | ZImageControlNetConfig)
 Shapes = Mapping[str, tuple[int, ...]]
 Stored = Mapping[str, Expression]
 
@@ -58,14 +65,20 @@ TRAINED_ON = "control_type"
 """A tensor of one number: what a ControlNet of 3.5 large was trained on."""
 
 
+IDLE = f"{REFINERS}.0.before_proj.weight"
+"""A tensor of ControlNets of Z-Image that 2.0 was trained without, and begins with zeros."""
+
+
 @dataclass(frozen=True)
 class StatedKind:
     """What shapes do not tell of a ControlNet: the folder's config.json as `table`, whether only
-    the mean over all pixels is handed on, and whether it is for edges."""
+    the mean over all pixels is handed on, whether it is for edges, and whether the tensor `IDLE` of
+    its file is all zeros."""
 
     table: Mapping[str, object]
     pooled: bool
     canny: bool
+    idle: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,7 @@ class CompanionKind:
     config    (file for messages, shapes of parameters, what is stated) -> its hyperparameters
     graphs    (hyperparameters, shapes of parameters) -> the smallest graphs that read all of it
     title     (hyperparameters) -> what it is, in words, and `details`, how large
+    idle      (hyperparameters) -> what the names of parameters begin with that nothing reads
     use       the command that uses it
     """
 
@@ -87,6 +101,7 @@ class CompanionKind:
     title: Callable[[Any], str]
     details: Callable[[Any], str]
     use: str = "smalti generate PROMPT --control FILE PICTURE"
+    idle: Callable[[Any], tuple[str, ...]] = lambda config: ()
 
 
 def _by_table(shapes: Shapes, table: Table) -> Stored:
@@ -131,6 +146,13 @@ def _qwen_image_stored(shapes: Shapes) -> Stored | None:
     if {"controlnet_x_embedder.weight", "txt_norm.weight"} <= shapes.keys():
         return {CONTROL + name: (StoredRows(name),) for name in shapes}
     return None
+
+
+def _z_image_stored(shapes: Shapes) -> Stored | None:
+    if f"{EMBEDDER}.weight" not in shapes:
+        return None
+    divided = any(".attention.to_q." in name for name in shapes)
+    return _by_table(shapes, Z_IMAGE_CONTROLNET_DIFFUSERS if divided else {})
 
 
 def _unet_stored(shapes: Shapes) -> Stored | None:
@@ -210,6 +232,21 @@ QWEN_IMAGE_CONTROL = CompanionKind(
     details=lambda config: f"{config.blocks} blocks of {config.hidden_size}",
 )
 
+RELEASES = {ALONE: "1.0", LAYERS: "2.0", STEERING: "2.1"}
+"""How a ControlNet of Z-Image refines its picture -> the release that did so first."""
+
+Z_IMAGE_CONTROL = CompanionKind(
+    configs=(ZImageControlNetConfig,),
+    stored=_z_image_stored,
+    config=lambda path, shapes, stated: z_image_controlnet_config(
+        path, shapes, stated.table, stated.idle),
+    graphs=lambda config, shapes: [z_image_controlnet_graph(config, config, 1, 2, 2, 1)],
+    title=lambda config: "a union of ControlNets for Z-Image",
+    details=lambda config: (f"{config.blocks} blocks of {config.hidden_size}, as of "
+                            f"{RELEASES[config.refining]}"),
+    idle=lambda config: (f"{CONTROL}{REFINERS}.",) * (config.refining == LAYERS),
+)
+
 UNET_CONTROL = CompanionKind(
     configs=(ControlNetConfig,),
     stored=_unet_stored,
@@ -268,7 +305,8 @@ UPSCALER = CompanionKind(
     use="smalti upscale PICTURE --model FILE",
 )
 
-KINDS = (FLUX_CONTROL, SD3_CONTROL, QWEN_IMAGE_CONTROL, UNET_CONTROL, TAESD, UPSCALER)
+KINDS = (FLUX_CONTROL, SD3_CONTROL, QWEN_IMAGE_CONTROL, Z_IMAGE_CONTROL, UNET_CONTROL, TAESD,
+         UPSCALER)
 """In the order in which a file is asked; the last takes what none of the others does."""
 
 

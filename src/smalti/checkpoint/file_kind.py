@@ -24,6 +24,7 @@ CONTROLNET_MARKS = (
     "zero_convs.0.0.weight",
     "controlnet_cond_embedding.conv_in.weight",
     "controlnet_blocks.0.",
+    "control_all_x_embedder.",
     "lora_controlnet",
     "input_hint_block.0.weight",
 )
@@ -60,10 +61,6 @@ OTHERS: tuple[FileKind, ...] = (
         "taesd", "a TAESD preview decoder",
         lambda n: n.has("taesd_decoder.", "decoder.layers.1.", "3.conv.0.weight"),
         advice="use it with one: smalti generate --preview FILE"),
-    FileKind("z-image-controlnet", "a ControlNet for Z-Image",
-             lambda n: n.has("control_all_x_embedder.", "control_noise_refiner."),
-             advice="ControlNets for Z-Image are not computed so far; give a Z-Image checkpoint "
-                    "alone"),
     FileKind("z-image-omni", "a Z-Image Omni checkpoint, which reads pictures",
              lambda n: n.has("siglip_embedder.") and n.has("noise_refiner.")),
     FileKind("z-image-pixels", "a Z-Image checkpoint of pixels, without an autoencoder",

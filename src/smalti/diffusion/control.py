@@ -7,7 +7,7 @@ as the denoiser does ("balanced").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, i
 from smalti.errors import InputError
 from smalti.families.controls import CONTROL_KINDS, ControlKind, joined, misfit
 from smalti.fetch import located
-from smalti.graph.quantised import Quantised
+from smalti.graph.quantised import FORMATS, Quantised
 from smalti.models import VaeConfig, tileable
 from smalti.models.denoiser_config import DenoiserConfig
 from smalti.runtime import Program, compile_graph
@@ -41,7 +41,7 @@ TO_FILL = -1.0
 OPAQUE = 128
 """Of 255 that a pixel must have at least in order to stay."""
 NOTHING = np.zeros((), np.float32)
-HELD = ("hint", "types", "mode", "context", "mask", "vector", "pooled", "guidance")
+HELD = ("hint", "types", "mode", "context", "mask", "vector", "pooled", "guidance", "strength")
 """Inputs that stay the same for all steps of a picture."""
 
 
@@ -145,13 +145,15 @@ class SteeredModel:
 
     `encode` gives the mean f32[z, height / f, width / f] of a picture f32[3, height,
     width] in [-1, 1]; `weights` are those of the model, with adapters; `trained_step` gives the
-    training step, 0 to 999, of a timestep of the denoiser.
+    training step, 0 to 999, of a timestep of the denoiser; `held` the dtypes of those weights that
+    are held as halves, or smaller.
     """
 
     vae: VaeConfig
     encode: Callable[[Floats], Floats]
     weights: Adapted
     trained_step: Callable[[float], float]
+    held: Callable[[Iterable[str]], Mapping[str, str]] = lambda names: {}
 
 
 @dataclass(frozen=True)
@@ -243,8 +245,9 @@ class Controls:
                 if sources[number]:
                     scaled = outputs[sources[number]] * np.float32(use.strength)
                     found[name] = found[name] + scaled if name in found else scaled
-        shapes = self.uses[0].net_kind.shapes(self.denoiser, list(self.joined.sources),
-                                              len(latents), *latents.shape[2:])
+        shapes = self.uses[0].net_kind.shapes(
+            self.denoiser, list(self.joined.sources), len(latents), *latents.shape[2:],
+            conditioning["context"].shape[1])
         return {name: np.broadcast_to(found.get(name, NOTHING), shapes[name])
                 for name in self.joined.sources}
 
@@ -253,6 +256,14 @@ class Controls:
         count, _, height, width = latents.shape
         shape, net = (count, height, width, conditioning["context"].shape[1]), use.net
         weights = NetWeights(net, None if self.beside is None else self.beside.weights)
+
+        def takes(resident: Resident, names: frozenset[str]) -> bool:
+            """Not where quantised weights of the model are to be held as another dtype."""
+            if not names or resident.program.recipe is None:
+                return not names
+            held, wanted = dict(resident.program.recipe.options.weights), self._beside(names, net)
+            return all(held[name] == wanted.get(name) for name in names
+                       if held.get(name) in FORMATS)
 
         def build(like: Program | None) -> Program:
             graph = use.net_kind.graph(net.config, self.denoiser, *shape)
@@ -264,11 +275,18 @@ class Controls:
             return compile_graph(
                 graph, precision=precision, threads=self.threads,
                 held=[name for name in HELD if name in graph.inputs],
-                weights=net.held(graph), like=like, device=self.device)
+                weights={**self._beside(graph.parameters, net), **net.held(graph)}, like=like,
+                device=self.device)
 
         return self.residents.ready(Wanted(
             _key(net), "the ControlNet", (*shape, self.tiling), weights, build, weights.differing,
-            user=self.user, progress=self.progress, say=self.say)).program
+            takes, user=self.user, progress=self.progress, say=self.say)).program
+
+    def _beside(self, names: Iterable[str], net: Companion) -> dict[str, str]:
+        """The dtypes of the weights of the model that a net reads, and that are no f32."""
+        if self.beside is None:
+            return {}
+        return dict(self.beside.held([name for name in names if name not in net]))
 
     def end(self) -> None:
         """The nets are not needed for a while."""
@@ -280,6 +298,7 @@ class Controls:
         use = self.uses[number]
         hint = self._hint(number, *latents.shape[2:])
         return {"hint": np.broadcast_to(hint, (len(latents), *hint.shape)),
+                "strength": np.full(len(latents), use.strength, np.float32),
                 **use.net_kind.conditions(use.net.config, len(latents), conditioning, use.kind)}
 
     def _hint(self, number: int, height: int, width: int) -> Floats:

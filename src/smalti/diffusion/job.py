@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from PIL import Image
@@ -134,7 +135,8 @@ class PictureJob:
 
         return Controls(uses, self.config.denoiser, models.precision, models.threads,
                         models.progress, models.residents.on(device), self.asked.tiling,
-                        SteeredModel(vae, encode, models.weights, trained_step), device,
+                        SteeredModel(vae, encode, models.weights, trained_step,
+                                     partial(models.held, weights=models.weights)), device,
                         user=self._user, say=models.say)
 
     def _passes(self, begun: Start) -> Iterator[Step]:

@@ -25,6 +25,8 @@ from smalti.models import (
     QwenImageControlNetConfig,
     UNetConfig,
     VaeConfig,
+    ZImageConfig,
+    ZImageControlNetConfig,
     controlnet_graph,
     flux_control_places,
     flux_controlnet_graph,
@@ -32,8 +34,11 @@ from smalti.models import (
     qwen_image_controlnet_graph,
     sd3_control_places,
     sd3_controlnet_graph,
+    z_image_control_places,
+    z_image_controlnet_graph,
 )
 from smalti.models.denoiser_config import DenoiserConfig
+from smalti.models.z_image import token_counts
 
 PATCH = 2
 """Side of the square of pixels of a latent that transformers make a token of."""
@@ -73,7 +78,7 @@ def _latent_of_net(net: Any) -> int:
 
 
 def _token_shapes(denoiser: DenoiserConfig, names: Sequence[str], rows: int, height: int,
-                  width: int) -> dict[str, tuple[int, ...]]:
+                  width: int, length: int) -> dict[str, tuple[int, ...]]:
     tokens = height // PATCH * (width // PATCH)
     return dict.fromkeys(names, (rows, tokens, denoiser.hidden_size))
 
@@ -86,7 +91,8 @@ class ControlKind:
     words            these, in a sentence
     graph            (net, denoiser, rows, height, width, tokens) -> its graph
     joined           (denoiser, nets) -> the nets as one
-    shapes           (denoiser, names of what is added, rows, height, width) -> their shapes
+    shapes           (denoiser, names of what is added, rows, height, width, tokens of the text) ->
+                     their shapes
     same             (net) -> where the fields are in which it must agree with the denoiser, which
     kinds            (net) -> the kinds of pictures that a union knows, 0 for one that is none
     refuses          (net) -> why it cannot be used, "" where it can
@@ -130,13 +136,13 @@ class ControlKind:
 
 
 def _unet_shapes(unet: UNetConfig, names: Sequence[str], rows: int, height: int,
-                 width: int) -> Shapes:
+                 width: int, length: int) -> Shapes:
     graph = controlnet_graph(ControlNetConfig(unet), rows, height, width, tokens=1)
     return {name: value.shape for name, value in graph.outputs.items()}
 
 
 def _unet_joined(unet: UNetConfig, nets: Sequence[ControlNetConfig]) -> JoinedControl:
-    names = _unet_shapes(unet, (), 1, unet.multiple, unet.multiple)
+    names = _unet_shapes(unet, (), 1, unet.multiple, unet.multiple, 1)
     return JoinedControl(True, {name: (name,) * len(nets) for name in names})
 
 
@@ -293,8 +299,47 @@ QWEN_IMAGE = ControlKind(
     prompt_alone=True,  # as its authors' pipeline does
 )
 
+
+def _z_image_joined(denoiser: ZImageConfig,
+                    nets: Sequence[ZImageControlNetConfig]) -> JoinedControl:
+    (merged,), sources = _joined_behind(
+        {"": [z_image_control_places(net, denoiser) for net in nets]})
+    return JoinedControl(merged, sources)
+
+
+def _z_image_shapes(denoiser: ZImageConfig, names: Sequence[str], rows: int, height: int,
+                    width: int, length: int) -> Shapes:
+    """Those of the text are steered, too."""
+    tokens = sum(token_counts(denoiser, height, width, length))
+    return dict.fromkeys(names, (rows, tokens, denoiser.hidden_size))
+
+
+def _z_image_channels(net: ZImageControlNetConfig, latent: Floats, hint: Floats) -> Floats:
+    """Zeros behind the latent stand for a mask and for a picture that is filled: none."""
+    return np.pad(latent, ((0, net.hint_channels - len(latent)), (0, 0), (0, 0)))
+
+
+def _z_image_refuses(net: ZImageControlNetConfig) -> str:
+    return "" if net.hint_channels >= net.in_channels else (
+        f"reads {net.hint_channels} channels; expected those of a latent, {net.in_channels}, or "
+        f"more")
+
+
+Z_IMAGE = ControlKind(
+    config=ZImageControlNetConfig,
+    denoiser=ZImageConfig,
+    words="Z-Image",
+    graph=z_image_controlnet_graph,
+    joined=_z_image_joined,
+    same=lambda net: (net, ["hidden_size", "heads", "mlp_size", "vector_size"]),
+    kinds=lambda net: 0,
+    shapes=_z_image_shapes,
+    refuses=_z_image_refuses,
+    channels=_z_image_channels,
+)
+
 CONTROL_KINDS: Mapping[type, ControlKind] = {
-    kind.config: kind for kind in (UNET, FLUX, SD3, QWEN_IMAGE)}
+    kind.config: kind for kind in (UNET, FLUX, SD3, QWEN_IMAGE, Z_IMAGE)}
 """Class of a ControlNet's configuration -> its kind."""
 
 

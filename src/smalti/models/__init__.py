@@ -101,11 +101,13 @@ from smalti.models.transformer_config import (
     QwenImageControlNetConfig,
     T5Config,
     ZImageConfig,
+    ZImageControlNetConfig,
 )
 from smalti.models.unet import unet_graph
 from smalti.models.upscaler import upscaler_graph
 from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
 from smalti.models.z_image import z_image_block_graph, z_image_graph
+from smalti.models.z_image_controlnet import z_image_control_places, z_image_controlnet_graph
 
 __all__ = [
     "ANIMA", "CHROMA", "CLIP_L", "FLUX2_DEV", "FLUX2_KLEIN_4B", "FLUX2_KLEIN_9B", "FLUX_DEV",
@@ -118,15 +120,15 @@ __all__ = [
     "LanguageConfig", "Lumina2Config", "MMDiTConfig", "MMDiTControlNetConfig", "MobileNetV2Config",
     "ModelConfig", "QwenImageConfig", "QwenImageControlNetConfig", "ReduxConfig", "RrdbConfig",
     "SrvggConfig", "T5Config", "TaesdConfig", "UNetConfig", "VaeConfig", "VisionConfig",
-    "ZImageConfig", "anima_graph", "anima_text_graph", "causal_decoder_graph",
-    "causal_encoder_graph", "chroma_graph", "chroma_modulation_graph", "clip_text_graph",
-    "controlnet_graph", "flux2_graph", "flux2_single_block_graph", "flux_control_places",
-    "flux_controlnet_graph", "flux_double_block_graph", "flux_graph", "flux_modulation_graph",
-    "krea2_graph", "krea2_text_graph", "language_graph", "mmdit_graph", "mobilenet_v2_graph",
-    "picture_angles", "qwen_image_block_graph", "qwen_image_control_places",
+    "ZImageConfig", "ZImageControlNetConfig", "anima_graph", "anima_text_graph",
+    "causal_decoder_graph", "causal_encoder_graph", "chroma_graph", "chroma_modulation_graph",
+    "clip_text_graph", "controlnet_graph", "flux2_graph", "flux2_single_block_graph",
+    "flux_control_places", "flux_controlnet_graph", "flux_double_block_graph", "flux_graph",
+    "flux_modulation_graph", "krea2_graph", "krea2_text_graph", "language_graph", "mmdit_graph",
+    "mobilenet_v2_graph", "picture_angles", "qwen_image_block_graph", "qwen_image_control_places",
     "qwen_image_controlnet_graph", "qwen_image_graph", "qwen_image_modulation_graph",
     "qwen_vision_graph", "redux_graph", "rrdb_graph", "sd3_control_places", "sd3_controlnet_graph",
     "srvgg_graph", "t5_graph", "taesd_decoder_graph", "taesd_encoder_graph", "tileable",
     "unet_graph", "upscaler_graph", "vae_decoder_graph", "vae_encoder_graph", "z_image_block_graph",
-    "z_image_graph",
+    "z_image_control_places", "z_image_controlnet_graph", "z_image_graph",
 ]

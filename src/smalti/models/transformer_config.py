@@ -321,6 +321,29 @@ class ZImageConfig(TransformerConfig):
         return f"{self.blocks} blocks behind {self.refiners} of image and text each"
 
 
+ALONE, LAYERS, STEERING = "alone", "layers", "steering"
+"""How a ControlNet of Z-Image refines its picture (see there)."""
+
+
+@dataclass(frozen=True)
+class ZImageControlNetConfig(ZImageConfig):
+    """A ControlNet for Z-Image (Alibaba PAI's "Fun ControlNet Union"): its `blocks` read the latent
+    of a picture and the model's own tokens.
+
+    Before them the tokens of the picture are refined: by `refiners` that see nothing else
+    (`ALONE`, 1.0), by ones that steer those of the model, too (`STEERING`, 2.1), or by all blocks,
+    which then steer (`LAYERS`, 2.0). `hint_channels` are those of the latent; newer ones were
+    trained with more, for inpainting. `places` are the blocks of the model behind which the blocks
+    add something, `refiner_places` those of its refiners; where they are empty the blocks are
+    spread evenly, and refiners are steered in turn.
+    """
+
+    hint_channels: int = 16
+    refining: str = ALONE
+    places: tuple[int, ...] = ()
+    refiner_places: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True)
 class Lumina2Config(ZImageConfig):
     """Lumina-Image 2 (Qin et al. 2025, arXiv:2503.21758): what Z-Image was made from. Nothing fills

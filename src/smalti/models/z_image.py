@@ -14,8 +14,18 @@ the units below, powers of two, which change no bit of a result in f32 or bf16.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from smalti.graph import Graph, Value
-from smalti.models.flux import PATCH, PREFIX, TIME_FEATURES, check_latent, rows
+from smalti.models.flux import (
+    PATCH,
+    PREFIX,
+    TIME_FEATURES,
+    Places,
+    check_latent,
+    control_inputs,
+    rows,
+)
 from smalti.models.transformer_config import ZImageConfig
 from smalti.nn import (
     from_patches,
@@ -44,23 +54,65 @@ Angles = tuple[Value, Value]
 """Cosines and sines [n or 1, t, d / 2] of the turns of tokens."""
 
 
-def z_image_graph(config: ZImageConfig, batch: int, height: int, width: int,
-                  length: int) -> Graph:
+@dataclass(frozen=True)
+class Embedded:
+    """What blocks work on, and what they read besides: tokens of the text, which are refined, and
+    of the image [n, t, c], which are not yet, each filled up; the vector of time [n, v]; the angles
+    of the image and of all tokens, text first; what is added to the scores of all."""
+
+    txt: Value
+    img: Value
+    vec: Value
+    image_angles: Angles
+    angles: Angles
+    hidden: Value | None
+
+
+def z_image_graph(config: ZImageConfig, batch: int, height: int, width: int, length: int, *,
+                  control: Places = ()) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
     latent f32[batch, in_channels, height, width], timesteps f32[batch] from 0 to 1000 (noise),
     context f32[batch, length, context_dim] of the text encoder, mask f32[batch, length], 1 for the
     tokens of a text and 0 behind them -> prediction f32[batch, out_channels, height, width], the
-    velocity from picture to noise. Raises InputError for an odd size, or for axes that do not make
-    up a head.
+    velocity from picture to noise. `control` holds for each block behind the refiners the number of
+    the input `control.0`, ... f32[batch, tokens of text and image, hidden_size], in `STREAM_UNIT`
+    (see `token_counts`), that is added to all tokens behind it, -1 for none. Raises InputError for
+    an odd size, for axes that do not make up a head, or for other numbers of blocks.
 
     >>> from smalti.models import Z_IMAGE
     >>> g = z_image_graph(Z_IMAGE, batch=1, height=128, width=96, length=64)
     >>> list(g.inputs), g.outputs["prediction"].shape
     (['latent', 'timesteps', 'context', 'mask'], (1, 16, 128, 96))
     """
-    check_latent(height, width, config.axes, config.head_dim)
     g = Graph(config.graph_name)
+    read = embedded(g, config, batch, height, width, length)
+    counts = token_counts(config, height, width, length)
+    controls = control_inputs(g, "control.", control, config.blocks,
+                              (batch, sum(counts), config.hidden_size))
+    with g.scope(PREFIX):
+        img = read.img
+        for i in range(config.refiners):
+            with g.scope(f"noise_refiner.{i}"):
+                img = block(img, read.image_angles, config, read.vec)
+        x = g.apply("concat", read.txt, img, axis=1)                     # [n, t, c]
+        for i in range(config.blocks):
+            with g.scope(f"layers.{i}"):
+                x = block(x, read.angles, config, read.vec, read.hidden)
+            steering = controls[i]
+            if steering is not None:
+                x = x + steering
+        tokens = height // PATCH * (width // PATCH)
+        with g.scope("final_layer"):
+            x = rows(x, x.shape[1] - tokens, x.shape[1])
+            g.output("prediction", _final_layer(x, read.vec, height, width, config))
+    return g
+
+
+def embedded(g: Graph, config: ZImageConfig, batch: int, height: int, width: int,
+             length: int) -> Embedded:
+    """The inputs of `z_image_graph` as tokens."""
+    check_latent(height, width, config.axes, config.head_dim)
     latent = g.input("latent", (batch, config.in_channels, height, width))
     timesteps = g.input("timesteps", (batch,))
     context = g.input("context", (batch, length, config.context_dim))
@@ -70,21 +122,21 @@ def z_image_graph(config: ZImageConfig, batch: int, height: int, width: int,
         begun = _begun(mask, config)
         text_angles, image_angles = _angles(begun, height // PATCH, width // PATCH, config)
         txt = _refined_text(context, mask, begun, text_angles, config)
-        img = _image_tokens(latent, config)                              # [n, i, c]
-        for i in range(config.refiners):
-            with g.scope(f"noise_refiner.{i}"):
-                img = block(img, image_angles, config, vec)
-        x = g.apply("concat", txt, img, axis=1)                          # [n, t, c]
-        angles = _joined(text_angles, image_angles)
-        hidden = _hidden(begun, img.shape[1], config)
-        for i in range(config.blocks):
-            with g.scope(f"layers.{i}"):
-                x = block(x, angles, config, vec, hidden)
-        tokens = height // PATCH * (width // PATCH)
-        with g.scope("final_layer"):
-            x = rows(x, x.shape[1] - tokens, x.shape[1])
-            g.output("prediction", _final_layer(x, vec, height, width, config))
-    return g
+        img = linear(patches(latent, PATCH, pixels_first=True), "x_embedder", config.hidden_size)
+        img = filled_image(img, config)                                  # [n, i, c]
+        return Embedded(txt, img, vec, image_angles, _joined(text_angles, image_angles),
+                        _hidden(begun, img.shape[1], config))
+
+
+def token_counts(config: ZImageConfig, height: int, width: int, length: int) -> tuple[int, int]:
+    """The tokens of a text of this length, and of a latent of this size, each filled up.
+
+    >>> from smalti.models import Z_IMAGE
+    >>> token_counts(Z_IMAGE, 10, 10, 40)
+    (64, 32)
+    """
+    image = height // PATCH * (width // PATCH)
+    return length + -length % config.run, image + -image % config.run
 
 
 def z_image_block_graph(config: ZImageConfig, tokens: int, batch: int = 1) -> Graph:
@@ -135,10 +187,9 @@ def _refined_text(context: Value, mask: Value, begun: Value, angles: Angles,
     return txt
 
 
-def _image_tokens(latent: Value, config: ZImageConfig) -> Value:
-    """Those that fill up, then the tokens of the image [n, i, c]."""
-    g, batch = latent.graph, latent.shape[0]
-    img = linear(patches(latent, PATCH, pixels_first=True), "x_embedder", config.hidden_size)
+def filled_image(img: Value, config: ZImageConfig) -> Value:
+    """Tokens that fill up, then those of an image [n, i, c], in `STREAM_UNIT`."""
+    g, batch = img.graph, img.shape[0]
     if config.run == 1:
         return img * STREAM_UNIT
     pad = g.parameter("x_pad_token", (1, config.hidden_size))

@@ -28,11 +28,11 @@ BASE, DEFAULT = "base_path", "is_default"
 SEARCHED = frozenset((
     "checkpoints", "diffusion_models", "unet", "diffusers", "loras", "vae", "vae_approx",
     "text_encoders", "clip", "clip_vision", "style_models", "embeddings", "controlnet",
-    "t2i_adapter", "upscale_models"))
+    "t2i_adapter", "model_patches", "upscale_models"))
 """Keys whose folders may hold what Smalti reads."""
 NOT_READ = frozenset((
     "configs", "custom_nodes", "gligen", "hypernetworks", "photomaker", "classifiers",
-    "model_patches", "audio_encoders", "latent_upscale_models"))
+    "audio_encoders", "latent_upscale_models"))
 """Keys of ComfyUI whose folders hold nothing that Smalti reads."""
 WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 """How a path begins that only Windows knows."""

@@ -36,8 +36,7 @@ HOMES = ("stable-diffusion", "stablediffusion", "checkpoints", "diffusion_models
          "diffusionmodels", "unet", "diffusers", "vae", "lora", "loras", "lycoris", "embeddings",
          "controlnet", "t2i_adapter", "esrgan", "realesrgan", "upscale_models", "text_encoders",
          "text_encoder", "text-encoder", "textencoders", "clip", "clip_vision", "style_models",
-         "vae_approx", "vae-approx",
-         "approxvae")
+         "model_patches", "vae_approx", "vae-approx", "approxvae")
 """Folders of A1111, ComfyUI, Easy Diffusion and Stability Matrix that the name of a file does not
 repeat, in small letters."""
 PROGRAM = "models"

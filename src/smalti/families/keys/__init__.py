@@ -28,12 +28,13 @@ from smalti.families.keys.stored import (
     shape_of,
 )
 from smalti.families.keys.t5 import T5_GGUF, T5_TRANSFORMERS
-from smalti.families.keys.z_image import Z_IMAGE_DIFFUSERS
+from smalti.families.keys.z_image import Z_IMAGE_CONTROLNET_DIFFUSERS, Z_IMAGE_DIFFUSERS
 
 __all__ = [
     "ANIMA_DIFFUSERS", "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "CLIP_OPENCLIP", "FLUX2_DIFFUSERS",
     "FLUX_CONTROLNET_DIFFUSERS", "FLUX_CONTROLNET_ORIGINAL", "FLUX_DIFFUSERS", "FLUX_ORIGINAL",
     "KREA2_DIFFUSERS", "LUMINA2_DIFFUSERS", "SD3_CONTROLNET_DIFFUSERS", "SD3_ORIGINAL", "T5_GGUF",
-    "T5_TRANSFORMERS", "Z_IMAGE_DIFFUSERS", "Expression", "StoredRows", "Table", "assembled",
-    "expressions", "sd35_controlnet", "sd3_diffusers", "shape_of",
+    "T5_TRANSFORMERS", "Z_IMAGE_CONTROLNET_DIFFUSERS", "Z_IMAGE_DIFFUSERS", "Expression",
+    "StoredRows", "Table", "assembled", "expressions", "sd35_controlnet", "sd3_diffusers",
+    "shape_of",
 ]
