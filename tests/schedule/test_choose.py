@@ -208,6 +208,20 @@ def test_attentions(cpu: Limits, queries: int, keys: int, depth: int) -> None:
     assert schedule.groups == 1 or (schedule.groups - 1) * schedule.vectors * cpu.lanes < queries
 
 
+@pytest.mark.parametrize("depth, l2_bytes, causal, keys", [
+    (128, 1 << 20, False, 216), (128, 256 << 10, False, 56), (128, 1 << 20, True, 28),
+    (40, 1 << 20, False, 68)])
+def test_keys_of_a_block(depth: int, l2_bytes: int, causal: bool, keys: int) -> None:
+    """Where the first-level cache holds few, as many as a part of the second does, but where those
+    behind a query are left out."""
+    kernel = kernel_of(lambda g: g.apply(
+        "attention", *(g.input(name, (1, 1280, 2 * depth)) for name in "qkv"), num_heads=2,
+        is_causal=int(causal)))
+    cpu = Limits(16, 32, l1_bytes=32 << 10, l2_bytes=l2_bytes)
+    schedule = choose(kernel, cpu)
+    assert isinstance(schedule, AttentionSchedule) and schedule.keys == keys
+
+
 @examples(EXAMPLES)
 @given(CPUS, st.integers(1, 70), st.integers(1, 70), st.integers(1, 8))
 def test_statistics(cpu: Limits, height: int, width: int, groups: int) -> None:

@@ -213,9 +213,15 @@ def in_place(kernel: Kernel, dtype: str) -> bool:
     That is, if it is stored as `dtype` with the channels of a pixel adjacent, and there is neither
     a prologue nor padding.
     """
-    patch, *_ = kernel.stages
+    return not kernel.stages[0].guards and lies_as(kernel, dtype)
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def lies_as(kernel: Kernel, dtype: str) -> bool:
+    """True if what the patch of a contraction holds is stored as `dtype`, with the channels of a
+    pixel adjacent, so that staging copies it as it is."""
     source = in_place_source(kernel)
-    if source is None or patch.guards:
+    if source is None:
         return False
     read = access(kernel, source)
     return not (read.divided or read.indirect) and read.stride("c") == 1 \

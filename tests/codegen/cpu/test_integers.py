@@ -27,7 +27,7 @@ from smalti.runtime import Program, compile_graph
 from smalti.runtime.cpu.architecture import architecture
 from smalti.schedule import ContractionSchedule, choose
 from smalti.schedule import parse as parse_schedule
-from smalti.schedule.schedule import InPlace
+from smalti.schedule.schedule import Direct, InPlace
 
 EXAMPLES = 20
 BEHIND = ("", "scaled", "bytes")
@@ -130,6 +130,26 @@ def test_shapes(case: str, name: str) -> None:
     assert schedule.factors == runner.level.integers
     if case == "in place":
         assert isinstance(schedule.algorithm, InPlace) == (schedule.factors == "quads")
+
+
+@pytest.mark.parametrize("depth", [64, 128, 200, 331])
+@pytest.mark.parametrize("name", INTEGER_LEVELS)
+def test_bytes_are_staged_as_they_are(name: str, depth: int) -> None:
+    """By whole vectors, and what is left; in chunks, too."""
+    def staged(chunk: int):
+        def pick(kernel: Kernel, bounds, *more) -> ContractionSchedule:
+            found = choose(kernel, bounds, *more)
+            step = replace(found, unroll=1).step
+            return replace(found, chunk=chunk or -(-depth // step) * step, unroll=1,
+                           algorithm=Direct())
+        return pick
+
+    for chunk in (0, depth // 2 if depth % 8 == 0 else 0):
+        runner = check(product(20, depth, 40), name, staged(chunk))
+    if name.startswith("avx") and runner.level.integers == "quads" and depth % 128 == 0:
+        kernel, here = partition(product(20, depth, 40)).regions[0].kernel, level(name)
+        (step,) = lower(kernel, staged(0)(kernel, limits(here)), here).steps
+        assert "vcvt" not in TARGETS[name].listing(step)
 
 
 @pytest.mark.parametrize("name", INTEGER_LEVELS)

@@ -21,6 +21,9 @@ from smalti.errors import IllegalSchedule
 from smalti.kernel.form import STORED_BYTES, Expr, Index, Load
 from smalti.schedule.merge import Access
 
+COPIED_AT_ONCE = 4
+"""Vectors that a turn of a loop copies as they are: a store takes a clock, and so does the loop."""
+
 
 @dataclass(frozen=True)
 class AccessStream:
@@ -202,7 +205,14 @@ class Nest:
         asm, lanes = self.asm, self.asm.level.lanes
         inner = short or LoopAxis("", 1)
         assert isinstance(axis.extent, int) and isinstance(inner.extent, int), (axis, inner)
-        full, tail = divmod(axis.extent * inner.extent, lanes)
+        many = axis.extent
+        if short is None and (done := self._copy_whole(axis.name, many, loads, sink)):
+            many -= done
+            loads = {load: self._behind(s, axis.name, done) for load, s in loads.items()}
+            sink = replace(sink, stream=self._behind(sink.stream, axis.name, done))
+            if not many:
+                return
+        full, tail = divmod(many * inner.extent, lanes)
         spread, turned = {}, {}
         for load, s in loads.items():
             places = tuple(lane // inner.extent * s.stride(axis.name)
@@ -237,6 +247,41 @@ class Nest:
             here.emit(target, left, tail, min(behind, lanes))
         for place in range(lanes if tail else 0, behind, lanes):
             here.clear(target, left + place // lanes, min(behind - place, lanes))
+
+
+    def _copy_whole(self, axis: str, many: int, loads: Mapping[Load, AccessStream],
+                    sink: Sink) -> int:
+        """Where `many` elements of fewer than 32 bits are copied as they are, from side by side to
+        side by side, copy those that fill whole vectors; how many these are."""
+        asm, to, value = self.asm, sink.stream, self.value
+        if not isinstance(value, Load) or to.size >= STORED_BYTES["f32"]:
+            return 0
+        source, each = loads[value], asm.level.bytes // to.size
+        whole = many // each
+        if source.dtype != to.dtype or each % sink.pad_to or not whole \
+                or {source.stride(axis), to.stride(axis)} != {to.size}:
+            return 0
+        here, target = asm.copy(source.base), asm.copy(to.base)
+
+        def block(count: int) -> None:
+            for i in range(count):
+                at = i * asm.level.bytes
+                asm.store(Address(target, at), asm.load(Address(here, at)))
+            for pointer in (here, target):
+                asm.advance(pointer, count * asm.level.bytes)
+
+        blocks, left = divmod(whole, COPIED_AT_ONCE)
+        if blocks:
+            with asm.loop(blocks):
+                block(COPIED_AT_ONCE)
+        block(left)
+        return whole * each
+
+    def _behind(self, stream: AccessStream, axis: str, steps: int) -> AccessStream:
+        """The stream so many steps further along an axis."""
+        base = self.asm.copy(stream.base)
+        self.asm.advance(base, steps * stream.stride(axis))
+        return replace(stream, base=base)
 
 
 class _Turned:

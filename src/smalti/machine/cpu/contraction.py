@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from smalti.kernel.form import ELEMENT_BYTES, Kernel, paired_weights
+from smalti.kernel.form import ELEMENT_BYTES, STORED_BYTES, Kernel, paired_weights
 from smalti.kernel.traffic import touched
 from smalti.machine.cpu import micro
 from smalti.machine.cpu.core import Core
@@ -27,7 +27,13 @@ from smalti.machine.cpu.work import (
     scaled,
     summed,
 )
-from smalti.schedule.merge import Extents, contraction_extents, weights_batched, weights_bound
+from smalti.schedule.merge import (
+    Extents,
+    contraction_extents,
+    lies_as,
+    weights_batched,
+    weights_bound,
+)
 from smalti.schedule.schedule import RUN, TILE, ContractionSchedule, InPlace, Planar
 from smalti.schedule.winograd import points
 
@@ -181,9 +187,12 @@ class _Shape:
             return {}
         if isinstance(s.algorithm, Planar):
             return nest(core, self.facts.prologue, e.c * high, wide)
+        rows, channels = s.tile_b * high * wide, min(s.chunk, e.c)
+        if s.dtype != "f32" and lies_as(self.kernel, s.dtype):
+            words = -(-channels * STORED_BYTES[s.dtype] // STORED_BYTES["f32"])
+            return scaled(nest(core, Cost(loads=1), rows, words), self.chunks)
         rounded = 0.0 if s.dtype == "f32" else 2.0
-        return scaled(nest(core, self.facts.prologue, s.tile_b * high * wide, min(s.chunk, e.c),
-                           rounded), self.chunks)
+        return scaled(nest(core, self.facts.prologue, rows, channels, rounded), self.chunks)
 
     def _near(self, chunk_bytes: float, turns: int) -> float:
         """Bytes of weights that a tile reads again from the second-level cache, because those of a
