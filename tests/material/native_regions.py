@@ -1,4 +1,5 @@
 """Runs the partition of a graph kernel by kernel on this CPU, in memory that shows stray accesses.
+Kernels of AArch64 run emulated elsewhere (`emulated.py`).
 
 Every storage starts as NaN and lies between two margins; a kernel that reads what nobody wrote
 gives NaN, one that writes outside its storage is named by `StrayWrite`.
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import emulated
 import numpy as np
 from hypothesis import strategies as st
 
@@ -25,6 +27,7 @@ from smalti.fuse.precision import held, stored_in
 from smalti.fuse.view import Storage
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
+from smalti.graph.quantised import FORMATS, Quantised
 from smalti.kernel.form import Kernel
 from smalti.kernel.interpreter import as_stored
 from smalti.runtime.cpu.adapter import available_levels
@@ -53,14 +56,14 @@ class Block:
     def __init__(self, size: int, alignment: int = 64, fill: int = NAN) -> None:
         raw = np.full(size + 2 * MARGIN_BYTES + alignment, MARGIN, np.uint8)
         start = -(raw.ctypes.data + MARGIN_BYTES) % alignment
-        self._all = raw[start:start + size + 2 * MARGIN_BYTES]
-        self.bytes = self._all[MARGIN_BYTES:MARGIN_BYTES + size]
+        self.whole = raw[start:start + size + 2 * MARGIN_BYTES]
+        self.bytes = self.whole[MARGIN_BYTES:MARGIN_BYTES + size]
         self.bytes[:] = fill
         self.address = self.bytes.ctypes.data
 
     def check(self, what: str) -> None:
         """Raise StrayWrite when a margin is not as it was."""
-        margins = (self._all[:MARGIN_BYTES], self._all[MARGIN_BYTES + len(self.bytes):])
+        margins = (self.whole[:MARGIN_BYTES], self.whole[MARGIN_BYTES + len(self.bytes):])
         if any((margin != MARGIN).any() for margin in margins):
             raise StrayWrite(f"{what} wrote outside its memory")
 
@@ -89,8 +92,9 @@ class PieceRunner:
     """Runs regions one after another; `pick` chooses their schedules, `left` is in all bytes of the
     scratch memory that they find."""
 
-    def __init__(self, parameters: Mapping[str, np.ndarray], name: str, precision: str = "f32",
-                 pick: Pick = choose, bounds: Limits | None = None, left: int = NAN) -> None:
+    def __init__(self, parameters: Mapping[str, np.ndarray | Quantised], name: str,
+                 precision: str = "f32", pick: Pick = choose, bounds: Limits | None = None,
+                 left: int = NAN) -> None:
         self.parameters, self.precision, self.pick = parameters, precision, pick
         self._left = left
         self.level: FeatureLevel = level(name)
@@ -101,12 +105,16 @@ class PieceRunner:
     def block(self, storage: Storage) -> Block:
         """The memory of a storage."""
         if storage not in self.blocks:
-            block = self.blocks[storage] = Block(storage.bytes)
             given = storage.data if storage.kind == "constant" else (
                 self.parameters[storage.name] if storage.kind == "parameter" else None)
-            if given is not None:
+            if isinstance(given, Quantised):
+                given = given.words
+            elif given is not None:
                 given = np.ascontiguousarray(given, DTYPES[storage.dtype])
+            block = Block(storage.bytes if given is None else given.nbytes)
+            if given is not None:
                 block.bytes[:] = given.reshape(-1).view(np.uint8)
+            self.blocks[storage] = block
         return self.blocks[storage]
 
     def array(self, view: View) -> np.ndarray:
@@ -145,30 +153,50 @@ class PieceRunner:
         for name in low.buffers:
             view = region.views[name]
             block = self.block(view.storage)
-            offset = view.storage.element_bytes * view.offset
+            offset = bytes_before(view)
             if low.packed and low.packed.buffer == name:
                 packed = Block(low.packed.bytes)
                 step = lower_packing(low.packed, view.strides, self.level, view.storage.dtype)
-                run_steps((step,), [block.address + offset, packed.address])
+                self.call((step,), [block.address + offset, packed.address], [block, packed])
                 packed.check(f"packing for {region.kernel.form}")
                 block, offset = packed, 0
             used.append(block)
             pointers.append(block.address + offset)
-        run_steps(low.steps, [*pointers, workspace.address], scratch.address, parts)
+        self.call(low.steps, [*pointers, workspace.address], used, scratch.address, parts)
         for block in used:
             block.check(f"{region.kernel.form} of {region.scope} under {schedule}")
 
+    def call(self, steps: tuple[KernelStep, ...], pointers: list[int], used: Sequence[Block],
+             scratch: int = 0, parts: Sequence[tuple[int, int]] = ()) -> None:
+        """Call every tile of every step as `run_steps` does, on pointers into the blocks `used`;
+        emulated where this CPU lacks the level."""
+        if self.level.name in available_levels():
+            run_steps(steps, pointers, scratch, parts)
+            return
+        assert not parts, parts
+        memory = {id(block): block.whole for block in used}
+        emulated.run(self.level.name, steps, pointers, scratch, list(memory.values()))
 
-def run_regions(graph: Graph, inputs: Arrays, runner: PieceRunner, weights: str = "f32") -> Arrays:
+
+def bytes_before(view: View) -> int:
+    """Bytes of a storage in front of the first element of a view."""
+    form = FORMATS.get(view.storage.dtype)
+    if form is not None:
+        return 4 * form.words_of(view.offset)
+    return view.storage.element_bytes * view.offset
+
+
+def run_regions(graph: Graph, inputs: Arrays, runner: PieceRunner, weights: str = "f32",
+                codes: bool = False) -> Arrays:
     """The outputs of `graph`, partitioned and run kernel by kernel, with parameters held as
-    `weights`.
+    `weights`, whose `codes` are multiplied as they are.
 
     In bf16 everything but the statistics is stored so, inputs and outputs too, that each load and
     store of a kernel is met in both dtypes.
     """
     found = partition(graph) if runner.precision == "f32" else narrow_everything(partition(graph))
     if weights != "f32":
-        found = held(found, dict.fromkeys(graph.parameters, weights), elements_min=0)
+        found = held(found, dict.fromkeys(graph.parameters, weights), 0, codes=codes)
     for name, view in found.inputs.items():
         runner.write(view, inputs[name])
     for region in found.regions:

@@ -1,0 +1,121 @@
+"""Runs kernels of AArch64 on any Linux by qemu's user mode: a kernel, and the memory that it reads
+and writes, are made a program of their own, which calls every tile and prints what memory holds
+then. Only the kernel is emulated, so that this takes some milliseconds, where all of Python on an
+emulated CPU (`.ci/arm64`) takes half a minute to start.
+
+    run("neon_dot", (step,), [pointer, ...], scratch, [memory, ...])   # memory: arrays of bytes
+
+`QEMU_CPU` chooses the CPU: cortex-a76, neoverse-v1, ...; default: the least that has the level.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from shutil import which
+
+import numpy as np
+
+from smalti.codegen.arm64.encoder import word
+from smalti.codegen.cpu.block import joined
+from smalti.codegen.cpu.lowered import KernelStep
+
+CPUS = {"neon": "cortex-a57", "neon_dot": "cortex-a76", "neon_bf16": "max"}
+"""The least CPU of qemu that has a level; "max" has everything that qemu knows."""
+EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
+"""What Debian's packages qemu-user-static and qemu-user call it."""
+BASE = 1 << 36
+"""Where the program lies, which is neither where qemu nor where this process keeps anything."""
+PAGE = 4096
+ENTRY = 120
+"""Where the program begins: behind the headers of an ELF file with one segment."""
+ELF, EXECUTABLE, AARCH64, LOADED, ANY_ACCESS = b"\x7fELF\x02\x01\x01", 2, 183, 1, 7
+SUPERVISOR_CALL = 0xD4000001
+WRITE, EXIT, STANDARD_OUTPUT = 64, 93, 1
+"""Linux's numbers of calls, and of what is written to."""
+CALL_NUMBER, ENTRY_REGISTER = 8, 16
+"""Registers: of the number of a call, and of the kernel's entry."""
+
+
+def emulator() -> str | None:
+    """The program that emulates the CPU; None if it is not installed."""
+    return next((found for name in EMULATORS if (found := which(name))), None)
+
+
+def run(level: str, steps: Sequence[KernelStep], pointers: Sequence[int], scratch: int,
+        memory: Sequence[np.ndarray]) -> None:
+    """Call every tile of every step, made for `level`, with `pointers` to places in `memory`, which
+    changes."""
+    tool = emulator()
+    assert tool is not None, "no emulator: install qemu-user"
+    image = _program(steps, pointers, scratch, memory)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel"
+        path.write_bytes(image)
+        path.chmod(0o755)
+        done = subprocess.run([tool, "-cpu", os.environ.get("QEMU_CPU", CPUS[level]), path],
+                              capture_output=True, check=False)
+    assert done.returncode == 0, f"{tool} ended with {done.returncode}: {done.stderr.decode()}"
+    at = 0
+    for array in memory:
+        array[:] = np.frombuffer(done.stdout, np.uint8, array.nbytes, at)
+        at += array.nbytes
+
+
+def _program(steps: Sequence[KernelStep], pointers: Sequence[int], scratch: int,
+             memory: Sequence[np.ndarray]) -> bytes:
+    """The ELF file: its headers, calls, kernels, pointers, and memory, whose parts lie as far from
+    a page's beginning as they do here."""
+    code, entries = joined([step.code for step in steps])
+    calls = sum(step.tiles for step in steps)
+    code_at = _aligned(ENTRY + 4 * (20 * calls + 16 * len(memory) + 8))
+    table_at = _aligned(code_at + len(code))
+    end, places = _aligned(table_at + 8 * len(pointers)), []
+    for array in memory:
+        places.append(end + array.ctypes.data % PAGE)
+        end = _aligned(places[-1] + array.nbytes)
+
+    def there(pointer: int) -> int:
+        """Where the program has what is at `pointer` here; 0 for none."""
+        for array, place in zip(memory, places, strict=True):
+            if 0 <= pointer - array.ctypes.data <= array.nbytes:
+                return BASE + place + pointer - array.ctypes.data
+        assert pointer == 0, hex(pointer)
+        return 0
+
+    words: list[int] = []
+    for step, entry in zip(steps, entries, strict=True):
+        for tile in range(step.tiles):
+            words += _set({0: BASE + table_at, 1: tile, 2: there(scratch), 3: 0,
+                           ENTRY_REGISTER: BASE + code_at + entry})
+            words.append(word("blr", ENTRY_REGISTER))
+    for array, place in zip(memory, places, strict=True):
+        words += _set({0: STANDARD_OUTPUT, 1: BASE + place, 2: array.nbytes, CALL_NUMBER: WRITE})
+        words.append(SUPERVISOR_CALL)
+    words += [*_set({0: 0, CALL_NUMBER: EXIT}), SUPERVISOR_CALL]
+    image = np.zeros(end, np.uint8)
+    segment = struct.pack("<IIQQQQQQ", LOADED, ANY_ACCESS, 0, BASE, BASE, end, end, PAGE)
+    header = struct.pack("<16sHHIQQQIHHHHHH", ELF, EXECUTABLE, AARCH64, 1, BASE + ENTRY, 64, 0, 0,
+                         64, len(segment), 1, 0, 0, 0)
+    parts = [(0, header + segment), (ENTRY, struct.pack(f"<{len(words)}I", *words)),
+             (code_at, code),
+             (table_at, struct.pack(f"<{len(pointers)}Q", *map(there, pointers))),
+             *((place, array.tobytes()) for array, place in zip(memory, places, strict=True))]
+    for place, part in parts:
+        image[place:place + len(part)] = np.frombuffer(part, np.uint8)
+    return image.tobytes()
+
+
+def _set(registers: dict[int, int]) -> list[int]:
+    """Instructions that put numbers into general registers."""
+    return [word("movk.x" if at else "movz.x", register, value >> at & 0xFFFF, at)
+            for register, value in registers.items() for at in range(0, 64, 16)
+            if not at or value >> at & 0xFFFF]
+
+
+def _aligned(place: int) -> int:
+    return place + -place % PAGE
