@@ -459,8 +459,9 @@ def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
     most = min(most, max(least, CHUNK_BYTES // size // (e.r * e.s)))
     if channels <= most:
         return -(-channels // step) * step
+    whole = (*FORMATS, *INTEGER_WEIGHTS.values())
     fits = [n for n in range(limits.lanes, most + 1, limits.lanes)
-            if channels % n == 0 and (n % step == 0 or weights not in FORMATS)]
+            if channels % n == 0 and (n % step == 0 or weights not in whole)]
     return fits[-1] if fits else -(-channels // step) * step
 
 

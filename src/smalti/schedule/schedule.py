@@ -106,14 +106,15 @@ def group_registers(form: Format, rows: int, vectors: int, by_lane: bool = False
     """Vector registers of a micro-kernel that multiplies bytes by the codes of `form`: a sum of f32
     and one of a group for each result, codes, a factor, and the sum of the factors of each row
     where a group has a minimum. Products that take factors by lane have a vector of them for each
-    row, and three constants in registers.
+    row, and constants in registers: one by which bytes get a sign, one that takes codes of 4 bits
+    apart, and ones to be multiplied where there is a minimum.
 
     >>> group_registers(FORMATS["q8"], 7, 2), group_registers(FORMATS["q4_min"], 3, 4)
     (31, 32)
-    >>> group_registers(FORMATS["q8"], 3, 3, by_lane=True)
-    27
+    >>> group_registers(FORMATS["q8"], 3, 4, by_lane=True)
+    32
     """
-    factors = rows + 3 if by_lane else 1
+    factors = rows + 1 + (form.bits == 4) + form.minimum if by_lane else 1
     return 2 * rows * vectors + vectors + factors + (rows if form.minimum else 0)
 
 

@@ -66,6 +66,15 @@ def test_both_factors_may_be_computed(name: str) -> None:
     check(g, name)
 
 
+@pytest.mark.parametrize("name", LEVELS)
+def test_chunks_have_the_channels_of_whole_blocks(name: str) -> None:
+    """44 channels are 11 times 4, and 8 are multiplied at once: none but a chunk of 48 fits."""
+    graph = convolution(44, 5, 73, window=1)
+    runner = check(graph, name, bounds=limits(level(name), 1, 2 << 10, 4 << 10))
+    (schedule,) = runner.schedules
+    assert schedule.chunk == (48 if level(name).blocks else 4)
+
+
 def check_codes(dtype: str, name: str, rows: int, depth: int, columns: int, signed: bool = False,
                 form: str = "") -> None:
     """Assert that bytes times the codes of a quantised weight are what these stand for."""
