@@ -82,6 +82,20 @@ def test_what_is_there_is_not_made_again(
     assert len(fake.made) == 5 + 2 * 4
 
 
+def test_a_cluster_is_needed_only_where_something_is_to_be_made(
+        arguments: list[object], tmp_path: Path, fake: type[FakeMaker],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    path = table(tmp_path, "a")
+    run("batch", path, *arguments)
+    told = run("batch", path, *arguments, "--ray", "auto")
+    assert told.exit_code == 0 and "1 are there, 0 are to be made" in told.stdout, told.output
+    told = run("batch", table(tmp_path, "b"), *arguments, "--ray", "auto")
+    assert told.exit_code == 2 and "Ray is not installed: pip install" in told.stderr
+    refused(run("batch", table(tmp_path, {"step": 3}), *arguments, "--ray", "auto"),
+            "p.jsonl:1: ")
+
+
 def test_records_that_fail_are_told_and_tried_again(
         arguments: list[object], tmp_path: Path, fake: type[FakeMaker]) -> None:
     path = table(tmp_path, "a", "bad")

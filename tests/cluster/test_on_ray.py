@@ -28,7 +28,7 @@ from smalti.batch.spread import ClusterCrew, SpreadWork
 from smalti.batch.table import BatchRow
 from smalti.batch.worker import BatchWork
 from smalti.cluster.interface import ClusterWorker, Declined, Lost, Told
-from smalti.cluster.on_ray import joined
+from smalti.cluster.on_ray import RayWorker, joined, joined_ahead
 from smalti.diffusion.load_options import LoadOptions
 from smalti.errors import InputError
 
@@ -108,6 +108,25 @@ def test_what_is_asked_is_told_refused_raised_or_lost(two_nodes: Any, only_here:
         assert isinstance(answer, Told) and cluster.ready([*tickets - {ticket}], .1) == []
     finally:
         cluster.close()
+
+
+def test_what_is_begun_ahead_becomes_the_first_worker(two_nodes: Any, only_here: Any) -> None:
+    with joined_ahead(two_nodes.address, "cluster_workers", float) as asked:
+        cluster = asked()
+        one, two = cluster.nodes()
+        ahead = [actor for _, actor in cluster._ahead.values()]
+        workers = [cluster.begin(one, 1, Counts, ()), cluster.begin(two, 0, Counts, ())]
+        assert [worker.actor in ahead for worker in workers] == [True, False] and len(ahead) == 2
+        for worker in workers:
+            assert isinstance(worker.asked("pid", seconds=SECONDS), Told)
+        until_lost(RayWorker(ahead[1]))  # which took the core of the other node
+        cluster.end(workers[0])
+        cluster.begin_ahead("cluster_workers", float)
+        told = cluster.begin(one, 1, only_here.Counts, ()).asked("pid", seconds=SECONDS)
+        assert isinstance(told, Declined) and "code is absent that it needs" in told.why
+    with joined_ahead("127.0.0.1:1", "cluster_workers", float) as asked, \
+            pytest.raises(InputError, match="no cluster of Ray answers at 127.0.0.1:1"):
+        asked()
 
 
 def test_a_node_that_is_killed_twice_costs_no_picture(two_nodes: Any, model_path: Path,

@@ -36,6 +36,7 @@ from smalti.cluster.interface import (
     Lost,
     Ticket,
     Told,
+    cpu_share,
 )
 from smalti.diffusion.images import given
 from smalti.diffusion.load_options import LoadOptions
@@ -373,8 +374,7 @@ class ClusterCrew(Crew):
             count = len(station.devices)
             shares = min(1.0, node.cores / count), min(1.0, node.gpus / count)
             return [(device, work.threads, *shares) for device in station.devices]
-        threads = max(1, (work.threads or node.cores) // work.workers)
-        cores = min(threads, node.cores)
+        threads, cores = cpu_share(node.cores, work.threads, work.workers)
         return [("cpu", threads, cores, 0.0)] * min(work.workers, max(1, node.cores // cores))
 
     def _begin(self, station: _Station) -> list[ClusterWorker]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -22,7 +22,9 @@ from smalti.errors import InputError
 if TYPE_CHECKING:
     from smalti.batch.folder import BatchFolder, BatchOutcome
     from smalti.batch.records import BatchRecord
-    from smalti.batch.spread import SpreadWork
+    from smalti.cluster.on_ray import RayCluster
+
+    Make: TypeAlias = Callable[[Sequence[BatchRecord]], Iterator[BatchOutcome]]
 
 TOLD_SECONDS = 60.0
 """Between two lines of how far a batch is, where there is no terminal for a bar."""
@@ -54,60 +56,93 @@ def batch(table: Path, output: Path, sweeps: tuple[str, ...], workers: int | Non
     again, so that a run that was stopped goes on. Options of a picture that are given here count
     where a row says nothing.
     """
-    with ending_at_once():
-        from smalti.batch.folder import BatchFolder
-        from smalti.batch.records import distinct, records
-        from smalti.batch.run import check_workers, made, resolved, usual_workers
-        from smalti.batch.spread import SpreadWork
-        from smalti.batch.table import rows
-        from smalti.batch.worker import BatchWork
-        from smalti.cluster.on_ray import check_address
-        from smalti.diffusion.load_options import LoadOptions
-        from smalti.diffusion.options import OPTIONS
-    usual = asked_for({name: given.pop(name) for name in [*given] if name in OPTIONS})
-    check_workers(1 if workers is None else workers)
-    if address is not None:
-        check_address(address)
-    loaded = {"path": given.pop("model"), **adapters(given, None), **given}
-    make: Callable[[Sequence[BatchRecord]], Iterator[BatchOutcome]]
+    with ExitStack() as until:
+        cluster = until.enter_context(_cluster(address, dry_run, workers or 1, given))
+        with ending_at_once():
+            from smalti.batch.folder import BatchFolder
+            from smalti.batch.records import distinct, records
+            from smalti.batch.run import check_workers
+            from smalti.batch.table import rows
+            from smalti.diffusion.options import OPTIONS
+        usual = asked_for({name: given.pop(name) for name in [*given] if name in OPTIONS})
+        check_workers(1 if workers is None else workers)
+        loaded = {"path": given.pop("model"), **adapters(given, None), **given}
+        told, make = (_here(loaded, output, workers) if cluster is None else
+                      _there(cluster, loaded, output, workers or 1))
+        found = records(rows(table), table.absolute().parent, told, usual,
+                        dict(map(_sweep, sweeps)))
+        folder = BatchFolder(output)
+        wanted = distinct(found)
+        missing = [record for record in wanted if not folder.done(record)]
+        again = len(found) - len(wanted)
+        click.echo(f"{len(found)} pictures" + f", {again} of them twice" * bool(again)
+                   + f": {len(wanted) - len(missing)} are there, {len(missing)} are to be made")
+        if dry_run:
+            return
+        with folder.alone():
+            started = time.perf_counter()
+            if missing:
+                _watch(make(missing), folder, missing)
+            _end(folder, found, time.perf_counter() - started)
+
+
+@contextmanager
+def _cluster(address: str | None, dry_run: bool, workers: int, given: Mapping[str, Any]
+             ) -> Iterator[Callable[[], RayCluster] | None]:
+    """Inside, what gives the cluster at an address, or None without one. Its nodes load code while
+    this process does, which takes either a second."""
     if address is None:
-        loading, told = resolved(LoadOptions(**loaded, progress=show_progress))
-
-        def make(missing: Sequence[BatchRecord]) -> Iterator[BatchOutcome]:
-            threads = loaded["threads"] or settings.threads()
-            count = workers or usual_workers(loading, threads, len(missing))
-            share = {**loading, "threads": _share(threads, count)}
-            return made(missing, BatchWork(output, share), count, show_progress)
-    else:
-        work = SpreadWork.of(loaded, workers or 1, show_progress)
-        told = work.told
-        make = partial(spread, address, work, output)
-    found = records(rows(table), table.absolute().parent, told, usual, dict(map(_sweep, sweeps)))
-    folder = BatchFolder(output)
-    wanted = distinct(found)
-    missing = [record for record in wanted if not folder.done(record)]
-    again = len(found) - len(wanted)
-    click.echo(f"{len(found)} pictures" + f", {again} of them twice" * bool(again)
-               + f": {len(wanted) - len(missing)} are there, {len(missing)} are to be made")
-    if dry_run:
+        yield None
         return
-    with folder.alone():
-        started = time.perf_counter()
-        if missing:
-            _watch(make(missing), folder, missing)
-        _end(folder, found, time.perf_counter() - started)
+    with ending_at_once():
+        from smalti.cluster.interface import cpu_share
+        from smalti.cluster.on_ray import check_address, joined, joined_ahead
+    check_address(address)
+    if dry_run:
+        yield partial(joined, address)
+        return
+
+    def cores(there: int) -> int:
+        return cpu_share(there, given["threads"], workers)[1]
+
+    on_cpus = given["device"] in ("auto", "cpu")
+    with joined_ahead(address, "smalti.batch.spread", cores if on_cpus else None) as cluster:
+        yield cluster
 
 
-def spread(address: str, work: SpreadWork, output: Path, missing: Sequence[BatchRecord]
-           ) -> Iterator[BatchOutcome]:
-    """What becomes of records on a cluster."""
-    from smalti.batch.crew import made_by
-    from smalti.batch.folder import BatchFolder
-    from smalti.batch.spread import ClusterCrew
-    from smalti.cluster.on_ray import joined
+def _here(loaded: dict[str, Any], output: Path, workers: int | None) -> tuple[str, Make]:
+    """What tells the model from others, and what makes records on this computer."""
+    with ending_at_once():
+        from smalti.batch.run import made, resolved, usual_workers
+        from smalti.batch.worker import BatchWork
+        from smalti.diffusion.load_options import LoadOptions
 
-    with closing(joined(address)) as cluster:
-        yield from made_by(ClusterCrew(cluster, work, BatchFolder(output), show_progress), missing)
+    loading, told = resolved(LoadOptions(**loaded, progress=show_progress))
+
+    def make(missing: Sequence[BatchRecord]) -> Iterator[BatchOutcome]:
+        threads = loaded["threads"] or settings.threads()
+        count = workers or usual_workers(loading, threads, len(missing))
+        share = {**loading, "threads": _share(threads, count)}
+        return made(missing, BatchWork(output, share), count, show_progress)
+
+    return told, make
+
+
+def _there(cluster: Callable[[], RayCluster], loaded: dict[str, Any], output: Path, workers: int
+           ) -> tuple[str, Make]:
+    """The same on a cluster."""
+    with ending_at_once():
+        from smalti.batch.crew import made_by
+        from smalti.batch.folder import BatchFolder
+        from smalti.batch.spread import ClusterCrew, SpreadWork
+
+    work = SpreadWork.of(loaded, workers, show_progress)
+
+    def make(missing: Sequence[BatchRecord]) -> Iterator[BatchOutcome]:
+        crew = ClusterCrew(cluster(), work, BatchFolder(output), show_progress)
+        return made_by(crew, missing)
+
+    return work.told, make
 
 
 def _share(threads: int, workers: int) -> int:

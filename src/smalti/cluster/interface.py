@@ -54,6 +54,17 @@ Ticket: TypeAlias = Any
 """What an answer is known by; it can be looked up in dicts."""
 
 
+def cpu_share(cores: int, threads: int | None, workers: int) -> tuple[int, int]:
+    """Threads of each of several workers on the CPU of a node, which share so many or else its
+    cores; and the cores that it takes.
+
+    >>> cpu_share(8, None, 3), cpu_share(2, 4, 1)
+    ((2, 2), (4, 2))
+    """
+    each = max(1, (threads or cores) // workers)
+    return each, min(each, cores)
+
+
 class ClusterWorker(Protocol):
     """A worker. Other workers may be given it, and ask it as well."""
 

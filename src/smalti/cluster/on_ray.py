@@ -5,12 +5,13 @@ Nothing else in Smalti knows of Ray, which is an extra: `pip install 'smalti[ray
 
 from __future__ import annotations
 
+import importlib
 import logging
 import re
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,7 @@ PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "3600"}
 itself before, with a message."""
 GONE = ("the cluster of Ray does not answer any more{why}; begin it anew, and give the same "
         "command again")
+SAME = "install the same Smalti on all computers of the cluster"
 ABSENT = ("Ray is not installed: {extra}, on every computer of the cluster, in the same versions "
           "(there are wheels for CPython on Linux, macOS on ARM64 and Windows on x86-64)")
 
@@ -49,12 +51,24 @@ ABSENT = ("Ray is not installed: {extra}, on every computer of the cluster, in t
 class Host:
     """What an actor is: an object that is made for the first question, and its methods."""
 
-    def __init__(self, make: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    def __init__(self, make: Callable[..., Any] | None = None, arguments: Sequence[Any] = ()
+                 ) -> None:
         self._make, self._arguments = make, arguments
         self._made: Any = None
 
+    def load(self, module: str) -> None:
+        """Load a module, for what is to be told to `become`."""
+        importlib.import_module(module)
+
+    def become(self, make: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        """Tell what to make, where that was not known at first."""
+        self._make, self._arguments = make, arguments
+
     def call(self, method: str, *arguments: Any) -> Answer:
         """What a method returns, or refuses."""
+        if self._make is None:
+            return Declined(f"a worker cannot begin there, since code is absent that it needs; "
+                            f"{SAME}")
         try:
             if self._made is None:
                 self._made = self._make(*self._arguments)
@@ -82,6 +96,7 @@ class RayCluster:
 
         self._ray = ray
         self._host = ray.remote(Host)
+        self._ahead: dict[str, tuple[float, Any]] = {}
 
     def nodes(self) -> list[ClusterNode]:
         """Those that are alive and give out cores."""
@@ -110,25 +125,40 @@ class RayCluster:
             raise InputError(GONE.format(why=", its head is gone, or the way to it"))
         return told[0]
 
+    def begin_ahead(self, module: str, cores: Callable[[int], float]) -> None:
+        """On each node without a GPU begin what the first worker there becomes, if it takes as many
+        cores as `cores` gives for those of the node; a module is loaded there meanwhile."""
+        for node in self.nodes():
+            if not node.gpus:
+                taken = cores(node.cores)
+                self._ahead[node.id] = taken, self._actor(node.id, taken, 0).remote()
+                self._ahead[node.id][1].load.remote(module)
+
     def begin(self, node: ClusterNode, cores: float, make: Callable[..., Any],
               arguments: Sequence[Any], gpus: float = 0.0) -> RayWorker:
         """An actor on a node, which is never begun anew: what it did is decided here."""
-        return self._begun(node.id, cores, gpus, make, arguments)
+        taken, actor = self._ahead.pop(node.id, (None, None))
+        if actor is not None and (taken, 0) == (cores, gpus):
+            actor.become.remote(make, tuple(arguments))
+            return RayWorker(actor)
+        if actor is not None:  # it is in the way
+            self._ray.kill(actor)
+        return RayWorker(self._actor(node.id, cores, gpus).remote(make, tuple(arguments)))
 
     def begin_here(self, make: Callable[..., Any], arguments: Sequence[Any]) -> RayWorker:
         """An actor on the node of this process."""
         here = self._ray.get_runtime_context().get_node_id()
-        return self._begun(here, 0, 0, make, arguments)
+        return RayWorker(self._actor(here, 0, 0).remote(make, tuple(arguments)))
 
-    def _begun(self, node: str, cores: float, gpus: float, make: Callable[..., Any],
-               arguments: Sequence[Any]) -> RayWorker:
+    def _actor(self, node: str, cores: float, gpus: float) -> Any:
+        """The class of actors on a node."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         place = NodeAffinitySchedulingStrategy(node, soft=False)
-        return RayWorker(self._host.options(
+        return self._host.options(
             num_cpus=cores, num_gpus=gpus, max_restarts=0, max_task_retries=0,
             enable_task_events=False,  # nobody reads them here, and Ray's head keeps them
-            scheduling_strategy=place).remote(make, tuple(arguments)))
+            scheduling_strategy=place)
 
     def share(self, content: bytes) -> Any:
         """An object of Ray's store."""
@@ -169,7 +199,7 @@ def _answer(ticket: Ticket, seconds: float) -> Answer:
     except lost as error:
         if isinstance(error, exceptions.RayActorError) and error.actor_init_failed:
             return Declined(f"a worker cannot begin there: {str(error).strip().splitlines()[-1]}; "
-                            f"install the same Smalti on all computers of the cluster")
+                            f"{SAME}")
         return Lost(_first_line(error))
     except exceptions.RaySystemError as error:
         raise InputError(GONE.format(why=f" ({error})")) from None
@@ -192,6 +222,7 @@ def joined(address: str) -> RayCluster:
     of). Raises InputError where there is none, or no Ray."""
     check_address(address)
     settings.give({"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns of a change to come
+                   "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of what nobody waits for
                    **PATIENCE})
     try:
         import ray
@@ -210,3 +241,24 @@ def joined(address: str) -> RayCluster:
                          f"one with `ray start --head`, and `ray start --address=HOST:PORT` on "
                          f"each computer") from None
     return RayCluster()
+
+
+@contextmanager
+def joined_ahead(address: str, module: str, cores: Callable[[int], float] | None
+                 ) -> Iterator[Callable[[], RayCluster]]:
+    """Inside, a cluster, whether it is asked for or not, on which workers are begun ahead where
+    `cores` is given. If it cannot be joined, asking for it raises InputError."""
+    try:
+        cluster = joined(address)
+    except InputError as error:
+        why = str(error)
+
+        def refuse() -> RayCluster:
+            raise InputError(why)
+
+        yield refuse
+        return
+    with closing(cluster):
+        if cores is not None:
+            cluster.begin_ahead(module, cores)
+        yield lambda: cluster
