@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -125,8 +126,13 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A compile cache of the tests' own, so that a first run is one; and no models that were
-    fetched by others."""
+    fetched by others. What one of several processes compiles, the others need not."""
     folder = tmp_path_factory.mktemp("cache")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        common = tmp_path_factory.getbasetemp().parent / "programs"
+        common.mkdir(exist_ok=True)
+        with suppress(OSError):  # on Windows, where links need a privilege
+            (folder / "programs").symlink_to(common, target_is_directory=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SMALTI_CACHE", str(folder))
         patch.setenv("SMALTI_MODELS", str(folder / "models"))

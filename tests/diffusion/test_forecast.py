@@ -41,7 +41,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("what, keep", [
-    ("all resident", True), ("text evicted", True), ("UNet streamed", False), ("tiles", False)])
+    ("all resident", True), pytest.param("text evicted", True, marks=pytest.mark.sweep),
+    ("UNet streamed", False), ("tiles", False)])
 def test_what_is_foretold_is_what_is_done(path: Path, measured: None, what: str, keep: bool,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipeline.load(path, device="cpu", threads=1, keep=keep)

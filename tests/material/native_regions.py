@@ -13,6 +13,7 @@ from typing import Any
 
 import emulated
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from smalti.codegen.cpu.assembler import FeatureLevel
@@ -41,6 +42,10 @@ Pick = Callable[[Kernel, Limits, str], Schedule]
 INTEGER_LEVELS = [name for name in available_levels() if level(name).integers]
 LEVELS = [name for name in available_levels() if not name.endswith(("_vnni", "_dot"))]
 """Levels whose names end so differ from another one in products of integers only."""
+EACH_LEVEL = pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name == LEVELS[-1] else pytest.mark.sweep) for name in LEVELS])
+"""The last one in each run, the others in the sweep: for whole models, whose kernels are tried on
+each by tests of their own."""
 MARGIN_BYTES = 256
 MARGIN, NAN = 0xA5, 0xFF
 SCRATCH_ALIGNMENT = 4096

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from native_regions import LEVELS, arrays_for, check_graph
+from native_regions import EACH_LEVEL, arrays_for, check_graph
 from transformer_graphs import check_program
 
 from smalti.graph import evaluate, verify
@@ -27,7 +26,7 @@ def test_the_parameters_are_those_of_the_checkpoint() -> None:
     assert shapes["norms.4.scale"] == (5120,) and shapes["layers.4.in_layer.bias"] == (5120,)
 
 
-@pytest.mark.parametrize("name", LEVELS)
+@EACH_LEVEL
 def test_native_code_computes_it(name: str) -> None:
     check_graph(chroma_graph(TINY, 2, 6, 4, 5, masked=True), name)
     check_graph(chroma_modulation_graph(TINY, 2), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_regions import LEVELS, arrays_for, check_graph
+from native_regions import EACH_LEVEL, LEVELS, arrays_for, check_graph
 from peers_models import TINY_FLUX
 from transformer_graphs import check_program
 
@@ -76,7 +76,7 @@ def test_the_whole_model_is_that_of_the_checkpoint() -> None:
     assert shapes["final_layer.linear.weight"] == (64, 3072)
 
 
-@pytest.mark.parametrize("name", LEVELS)
+@EACH_LEVEL
 def test_native_code_computes_the_whole_model(name: str) -> None:
     check_graph(flux_graph(WHOLE, 2, 6, 4, 5), name)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_regions import LEVELS, arrays_for, check_graph, relative_error
+from native_regions import EACH_LEVEL, arrays_for, check_graph, relative_error
 from transformer_graphs import check_program
 from webgpu_devices import webgpu  # noqa: F401  a fixture
 
@@ -107,7 +107,7 @@ def test_no_token_sees_what_stands_behind_it() -> None:
 
 
 @pytest.mark.parametrize("config", [TINY, PLAIN], ids=["norms", "biases"])
-@pytest.mark.parametrize("name", LEVELS)
+@EACH_LEVEL
 def test_native_code_computes_it(name: str, config: LanguageConfig) -> None:
     check_graph(language_graph(config, 2, 9, taps=[2], masked=config is TINY), name)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from native_regions import LEVELS, arrays_for, check_graph
+from native_regions import EACH_LEVEL, arrays_for, check_graph
 from transformer_graphs import check_program
 
 from smalti.errors import InputError
@@ -37,7 +37,7 @@ def test_the_parameters_are_those_of_the_checkpoint(config, count, positions) ->
     assert shapes["final_layer.linear.weight"] == (64, width)
 
 
-@pytest.mark.parametrize("name", LEVELS)
+@EACH_LEVEL
 def test_native_code_computes_it(name: str) -> None:
     check_graph(mmdit_graph(TINY, 2, 6, 4, 5, control=(0, 1, -1)), name)
 

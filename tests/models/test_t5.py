@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_regions import LEVELS, check_graph
+from native_regions import EACH_LEVEL, check_graph
 from transformer_graphs import check_program
 
 from smalti.graph import evaluate, parse, show, verify
@@ -42,7 +42,7 @@ def test_buckets_grow_with_the_logarithm_of_the_distance() -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("name", LEVELS)
+@EACH_LEVEL
 def test_native_code_computes_it(name: str, masked: bool) -> None:
     check_graph(t5_graph(TINY, 2, 9, masked), name)
 

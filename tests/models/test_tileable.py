@@ -27,13 +27,16 @@ def moved(x: np.ndarray, move: tuple[int, int], factor: float = 1) -> np.ndarray
     return np.roll(x, tuple(int(factor * step) for step in move), axis=(2, 3))
 
 
-def check_move(graph: Graph, move: tuple[int, int], factor: float) -> float:
-    """How far the result of moved inputs is from the moved result."""
+def errors_of_moves(graph: Graph, factor: float) -> dict[str, float]:
+    """How far the result of inputs that are moved in each way is from the moved result."""
     inputs, parameters = arrays_for(graph)
     (result,) = evaluate(graph, inputs, parameters).values()
-    inputs = {name: moved(x, move) if x.ndim == 4 else x for name, x in inputs.items()}
-    (found,) = evaluate(graph, inputs, parameters).values()
-    return relative_error(found, moved(result, move, factor))
+    errors = {}
+    for name, move in MOVES.items():
+        given = {name: moved(x, move) if x.ndim == 4 else x for name, x in inputs.items()}
+        (found,) = evaluate(graph, given, parameters).values()
+        errors[name] = relative_error(found, moved(result, move, factor))
+    return errors
 
 
 @pytest.mark.parametrize("directions", MOVES)
@@ -44,8 +47,7 @@ def test_what_is_computed_moves_with_the_latent(directions: str) -> None:
         tiled = tileable(graph, directions)
         verify(tiled)
         assert list(tiled.parameters) == list(graph.parameters)
-        for other, move in MOVES.items():
-            error = check_move(tiled, move, factor)
+        for other, error in errors_of_moves(tiled, factor).items():
             if set(other) <= set(directions):
                 assert error < 1e-5, other
             else:

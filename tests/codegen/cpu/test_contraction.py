@@ -166,6 +166,7 @@ def test_tiny_caches_give_small_chunks_that_compute_the_same() -> None:
     assert runner.schedules[0].chunk < 64
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name, precision", PRECISIONS)
 @pytest.mark.parametrize("rows, channels, width, parts", [
     (37, 24, 20, 2), (300, 72, 130, 2), (5, 40, 7, 3), (64, 400, 33, 2)])

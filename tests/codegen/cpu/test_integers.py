@@ -59,6 +59,7 @@ def program_gives_the_same(graph: Graph, name: str) -> None:
     assert np.array_equal(program.run(inputs)["y"], evaluate(graph, inputs, parameters)["y"])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", INTEGER_LEVELS)
 @pytest.mark.parametrize("dtypes, zeros", DTYPES_AND_ZEROS)
 def test_zero_points_of_both_factors(dtypes: tuple[str, str], zeros: tuple[int, int],
@@ -83,6 +84,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", INTEGER_LEVELS)
 @pytest.mark.parametrize("case", CASES)
 def test_shapes(case: str, name: str) -> None:
@@ -140,6 +142,7 @@ def test_slices_of_the_sums_are_combined(name: str) -> None:
     check(g, name)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", INTEGER_LEVELS)
 @pytest.mark.parametrize("dtypes, zero", [(("u8", "i8"), 0), (("u8", "i8"), 9), (("i8", "u8"), -5)])
 def test_depthwise_convolutions_read_bytes(dtypes: tuple[str, str], zero: int, name: str) -> None:
@@ -181,6 +184,7 @@ def layers(signed: bool) -> Graph:
     return g
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", INTEGER_LEVELS)
 @pytest.mark.parametrize("signed", [False, True])
 def test_quantised_layers_pass_bytes_on(signed: bool, name: str) -> None:
