@@ -105,7 +105,7 @@ def test_a_net_with_fewer_positions_refuses_larger_pictures(
         pipe.steps("a red apple", controls=[control], width=most, height=most, hires=2)
 
 
-@pytest.mark.parametrize("family", ["flux", "sd3"])
+@pytest.mark.parametrize("family", ["flux", pytest.param("sd3", marks=pytest.mark.sweep)])
 def test_they_steer_a_picture(family_files: tiny.Files, nets: dict[str, Companion],
                               family: str) -> None:
     pipe, picture = Pipeline.load(family_files[family], threads=1), Image.linear_gradient("L")

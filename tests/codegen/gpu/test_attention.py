@@ -59,8 +59,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("name, dtype", [
-    (name, ("f32", "f16", "bf16")[(n + more) % 3]) for n, name in enumerate(CASES)
-    for more in range(2)])
+    pytest.param(name, ("f32", "f16", "bf16")[(n + more) % 3],
+                 marks=pytest.mark.sweep if more else ())
+    for n, name in enumerate(CASES) for more in range(2)])
 def test_attention(name: str, dtype: str) -> None:
     kernel = CASES[name]
     kernel = replace(kernel, buffers=tuple(replace(b, dtype=dtype) if b.name in (*"qkv", "out")

@@ -55,7 +55,9 @@ SCHEDULES = {
                              subgroup=16, ahead=True, buffers=2),
 }
 FIRST = ("ahead", "split", "direct", "prepared", "halves", "matrices", "wide matrices")
-"""Those with which every run of the tests tries convolutions; the sweep tries all."""
+"""Those with which every run of the tests tries products; the sweep tries all."""
+EACH_SCHEDULE = pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[] if name in FIRST else pytest.mark.sweep) for name in SCHEDULES])
 SHAPES = tuple(MatrixShape(*shape, "f16", "f32")
                for shape in ((8, 8, 8), (16, 16, 16), (8, 16, 16)))
 LIMITS = GroupLimits(shared_bytes=48 << 10, invocations=1024, bindings=16, f16=True, bf16=True,
@@ -105,8 +107,7 @@ def fits(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits = LIMIT
     return True
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[] if name in FIRST else pytest.mark.sweep) for name in SCHEDULES])
+@EACH_SCHEDULE
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.sweep)])
 def test_convolutions(name: str, half: int) -> None:
     """Each schedule with every third convolution, so that all are met by four of them; the sweep
@@ -121,7 +122,7 @@ def test_convolutions(name: str, half: int) -> None:
     assert checked
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@EACH_SCHEDULE
 def test_linear_with_its_neighbours(name: str) -> None:
     for behind in ("normalized", "gathered", "resized", "geglu", "embedded", "residual"):
         for kernel in contractions(linear((2, 9), 24, 40, behind)):
