@@ -5,10 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_families
+from safetensors.numpy import save_file
+from tiny_controlnet import write_controlnet
 
 from smalti.errors import InputError
+from smalti.models import ZImageControlNetConfig, z_image_controlnet_graph
 from smalti.server.asked import opened
 from smalti.server.models import MODEL, ModelFolders
 from smalti.server.openai.problems import RefusedError
@@ -130,3 +134,25 @@ def test_models_in_several_files_are_called_as_they_are_now_and_tried_anew_when_
     folders.forget()
     folders.all()
     assert tried == ["chroma.safetensors"]
+
+
+def test_each_model_has_the_controlnets_that_fit_it(tmp_path: Path, model_path: Path) -> None:
+    """Those for others are in the list, with what they are for, but not among those of a model."""
+    shutil.copy(model_path, tmp_path / "tiny.safetensors")
+    write_controlnet(tmp_path / "ControlNet" / "edges")
+    union = ZImageControlNetConfig(64, heads=2, mlp_size=170, blocks=1, axes=(8, 12, 12))
+    save_file({name.removeprefix("control_model."): np.zeros(value.shape, np.float32)
+               for name, value in z_image_controlnet_graph(union, union, 1, 2, 2, 1)
+               .parameters.items() if name.startswith("control_model.")},
+              tmp_path / "union.safetensors")
+    save_file({"zero_convs.0.0.weight": np.zeros((4, 4, 1, 1), np.float32)},
+              tmp_path / "broken.safetensors")
+    folders = ModelFolders([tmp_path])
+    found = {each.name: each for each in folders.all()}
+    edges, = (name for name in found if "edges" in name)
+    assert found["union.safetensors"].title == "a union of ControlNets for Z-Image"
+    assert found["union.safetensors"].usable and found[edges].usable
+    assert not found["broken.safetensors"].usable
+    assert "levels of this ControlNet" in found["broken.safetensors"].problem
+    assert found["tiny.safetensors"].controls == (edges,)
+    assert [*found.values()] == folders.all()

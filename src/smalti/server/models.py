@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from smalti import checkpoint, fetch
-from smalti.checkpoint import Report
+from smalti.checkpoint import Report, open_companion
+from smalti.checkpoint.companion_kind import kind_of
 from smalti.checkpoint.file_kind import listed
 from smalti.checkpoint.load import lacking, usual_files
 from smalti.diffusion import completing
@@ -25,6 +26,8 @@ from smalti.diffusion.purpose import pictures_read, purpose, untaken
 from smalti.diffusion.request import size_multiple
 from smalti.errors import CheckpointError, InputError
 from smalti.families import families
+from smalti.families.controls import misfit
+from smalti.models.denoiser_config import DenoiserConfig
 from smalti.server.beside import words_of
 from smalti.server.folders import INDEX, SUFFIXES, Candidate, found_files, roots
 
@@ -34,7 +37,7 @@ LOOK_SECONDS = 1.0
 NEAR_CHARACTERS_MAX = 500
 """Of a name that none has, for which near ones are looked for, in time that grows with it; file
 systems have names of up to 255."""
-MODEL, LORA, UNKNOWN = "model", "lora", "unknown"
+MODEL, LORA, CONTROLNET, UNKNOWN = "model", "lora", "controlnet", "unknown"
 PARTS = VAE, TEXT_ENCODER = "vae", "text-encoder"
 """Kinds of files of one part, which bring models what these lack."""
 State = tuple[str, Path, int, int]
@@ -54,7 +57,8 @@ class ModelFile:
     to it, and `purpose` whether it reads a picture: "text" for one that does not. It takes up to
     so many `pictures` at a time. `holds` are the parts of models that are in the file, `vae` and
     `text_encoders` the names of other files that bring what the file of a model has not, and
-    `lacks` what no file brings.
+    `lacks` what no file brings. `network` are the hyperparameters of what denoises in a model, or
+    of a ControlNet; `controls` the names of the ControlNets that fit a model.
     """
 
     name: str
@@ -76,6 +80,8 @@ class ModelFile:
     vae: str = ""
     text_encoders: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    network: object = None
+    controls: tuple[str, ...] = ()
 
     @property
     def stem(self) -> str:
@@ -141,7 +147,8 @@ class ModelFolders:
             return list(files)
 
     def _whole(self, files: list[ModelFile], states: Mapping[Path, State]) -> list[ModelFile]:
-        """The same files, models that lack parts together with those that bring them."""
+        """The same files, models that lack parts together with those that bring them, and all with
+        the ControlNets that fit them."""
         parts = [each for each in files if each.kind in PARTS]
         among = tuple(states[each.path] for each in parts)
         known, self._completed = self._completed, {}
@@ -151,7 +158,7 @@ class ModelFolders:
                 key = each.name, (states[each.path], *among)
                 each = self._completed[key] = known.get(key) or completed(each, parts)
             found.append(each)
-        return found
+        return _with_controls(found)
 
     def forget(self) -> None:
         """Open everything anew when it is listed next."""
@@ -228,12 +235,35 @@ def described(name: str, path: Path) -> ModelFile:
         return ModelFile(name, path, report.size_bytes, UNKNOWN, "", "unknown", False,
                          "it holds tensors of no known kind", {})
     parts = tuple(part for part, count in report.parameters.items() if count)
+    if kind.id == CONTROLNET:
+        return _controlnet(name, path, report.size_bytes, kind.words)
     if kind.supported:
         return _with_report(ModelFile(name, path, report.size_bytes, MODEL, kind.family or kind.id,
                                       kind.words, False, "", {}, holds=parts), report)
     return ModelFile(name, path, report.size_bytes, kind.id, "", kind.words, bool(kind.advice),
                      "" if kind.advice else f"{kind.words} is not read", {},
                      words_of(path) if kind.id == LORA else (), holds=parts)
+
+
+def _controlnet(name: str, path: Path, size: int, words: str) -> ModelFile:
+    """A ControlNet, and what it is for."""
+    try:
+        config = open_companion(path).config
+    except (CheckpointError, OSError) as error:
+        return ModelFile(name, path, size, CONTROLNET, "", words, False, str(error), {})
+    return ModelFile(name, path, size, CONTROLNET, "", kind_of(config).title(config), True, "", {},
+                     network=config)
+
+
+def _with_controls(files: list[ModelFile]) -> list[ModelFile]:
+    """The same files, models with the names of the ControlNets that fit them."""
+    nets, found = [each for each in files if each.kind == CONTROLNET and each.usable], []
+    for each in files:
+        if each.kind == MODEL and isinstance(each.network, DenoiserConfig):
+            controls = tuple(net.name for net in nets if not misfit(net.network, each.network))
+            each = each if each.controls == controls else replace(each, controls=controls)
+        found.append(each)
+    return found
 
 
 def _with_report(file: ModelFile, report: Report) -> ModelFile:
@@ -251,7 +281,7 @@ def _with_report(file: ModelFile, report: Report) -> ModelFile:
     if report.guided:
         defaults["distilled_guidance"] = config.default_distilled_guidance
     file = replace(file, defaults=defaults, multiple=size_multiple(config),
-                   pictures=pictures_read(config))
+                   pictures=pictures_read(config), network=config.denoiser)
     try:
         return replace(file, purpose=purpose(config), untaken=tuple(untaken(config)))
     except InputError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from starlette.responses import Response
@@ -29,7 +29,8 @@ def list_models(site: Site, call: Asking) -> Any:
     for each in site.folders().all():
         sha256 = site.hashes.of(each.path)
         models.append({
-            **{name: value for name, value in asdict(each).items() if name != "path"},
+            **{name: value for name, value in asdict(replace(each, network=None)).items()
+               if name not in ("path", "network")},
             "hash": None if sha256 is None else sha256[:SHOWN_DIGITS],
             "preview": listings.picture_of(each.path) is not None})
     return {"models": models, "warnings": site.folders().warnings}

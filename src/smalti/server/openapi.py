@@ -72,6 +72,8 @@ SCHEMAS: dict[str, Schema] = {
                                "How many pictures it takes at most, as image."},
                      untaken={"type": "array", "items": TEXT, "description":
                               "Options of a picture that mean nothing to it."},
+                     controls={"type": "array", "items": TEXT, "description":
+                               "The names of the ControlNets that fit it."},
                      holds={"type": "array", "items": TEXT, "description":
                             "Parts of models that are in the file."},
                      vae={**TEXT, "description": "The file that brings what this one lacks."},

@@ -4,7 +4,7 @@ import { useState } from "./vendor/hooks.js";
 import { base64 } from "./api.js";
 import { stem } from "./actions.js";
 import { askFile, PictureError, readPicture, receiving } from "./picture_file.js";
-import { controls, ofKind } from "./state.js";
+import { controls, ofKind, steers } from "./state.js";
 import { Dropdown, html, Icon, IconButton } from "./ui.js";
 
 /** What a ControlNet is asked for at first. */
@@ -45,9 +45,9 @@ export function PictureField({ picture, label, take }) {
   </div>`;
 }
 
-/** The chip of the ControlNets; none where the folders of models hold none. */
+/** The chip of the ControlNets; none where no ControlNet in the folders fits the model. */
 export function ControlsChip() {
-  const models = ofKind("controlnet").filter((each) => each.usable);
+  const models = ofKind("controlnet").filter((each) => each.usable && steers(each.name));
   const used = controls.value;
   if (models.length === 0 && used.length === 0) return null;
   const label = used.length === 0 ? html`<${Icon} name="add" />ControlNet` :
@@ -70,22 +70,27 @@ function Controls({ models }) {
     const picture = await base64((await readPicture(file)).blob);
     controls.value = [...controls.value, { model: models[0].name, picture, ...CONTROL }];
   };
+  const names = models.map((each) => each.name);
   return html`<div class="picker">
     ${controls.value.map((each, at) => html`<${ControlCard} key=${at} control=${each}
-      models=${models} change=${(values) => change(at, values)} remove=${() => remove(at)} />`)}
-    <${PictureField} take=${add} label="" />
+      models=${names} change=${(values) => change(at, values)} remove=${() => remove(at)} />`)}
+    ${models.length > 0 && html`<${PictureField} take=${add} label="" />`}
   </div>`;
 }
 
 function ControlCard({ control, models, change, remove }) {
   const take = async (file) => change({ picture: await base64((await readPicture(file)).blob) });
+  const fits = models.includes(control.model);
   return html`<section class="picker-control" aria-label=${`ControlNet ${control.model}`}>
     <div class="picker-row">
       <select aria-label="ControlNet" value=${control.model}
         onChange=${(event) => change({ model: event.target.value })}>
-        ${models.map((each) => html`<option value=${each.name}>${each.name}</option>`)}</select>
+        ${(fits ? models : [control.model, ...models]).map((each) =>
+          html`<option value=${each}>${each}</option>`)}</select>
       <${IconButton} icon="trash" label="Remove this ControlNet" onClick=${remove} />
     </div>
+    ${!fits && html`<p class="picker-said" role="alert">
+      It does not fit the model: choose another one, or remove it.</p>`}
     <${PictureField} picture=${control.picture} label="What the ControlNet reads" take=${take} />
     <${Slider} label="Strength" value=${control.strength} high=${STRENGTH_MAX}
       set=${(strength) => change({ strength })} />

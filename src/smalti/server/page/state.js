@@ -97,6 +97,9 @@ export const model = computed(() => {
   return all.find((each) => each.name === asked.value.model) ?? all[0] ?? null;
 });
 
+/** Whether a ControlNet of this name fits the model that is chosen, as far as is known. */
+export const steers = (name) => model.value?.controls?.includes(name) ?? true;
+
 /** Whether the model that is chosen takes an option, as far as is known. */
 export const taken = (name) => !(model.value?.untaken ?? []).includes(name);
 
