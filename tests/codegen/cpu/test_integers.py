@@ -104,7 +104,7 @@ def test_bytes_are_staged_as_they_are(name: str, depth: int) -> None:
             found = choose(kernel, bounds, *more)
             step = replace(found, unroll=1).step
             return replace(found, chunk=chunk or -(-depth // step) * step, unroll=1,
-                           algorithm=Direct())
+                           rows=min(found.rows, bounds.rows(found.vectors, 1)), algorithm=Direct())
         return pick
 
     for chunk in (0, depth // 2 if depth % 8 == 0 else 0):

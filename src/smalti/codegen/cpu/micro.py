@@ -29,6 +29,7 @@ from smalti.codegen.cpu import elements
 from smalti.codegen.cpu.assembler import Assembler
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.cpu.unpacking import ask, factors
+from smalti.codegen.cpu.weights import SUM_BITS, SUM_FLOAT
 from smalti.graph.quantised import Format
 
 HALVES = {"f32": (None,), "f16": (None,), "pairs": (None,), "blocks": (None,), "widened": (0, 1),
@@ -352,7 +353,8 @@ def _code_groups(asm: Assembler, shape: Micro, a: Register, b: Register, loop: R
         asm.op("mov", first, b)
         asm.advance(first, form.heads * line)
         held = load_sums(asm, shape.rows, shape.vectors, first, 0)
-        totals = [asm.result("load", asm.integers([-shape.zero * form.group] * asm.level.lanes))
+        begin = -shape.zero * form.group + (SUM_BITS if asm.level.by_lane else 0)
+        totals = [asm.result("load", asm.integers([begin] * asm.level.lanes))
                   for _ in range(shape.rows if form.minimum else 0)]
         for k in range(form.group // QUAD):
             word, later = divmod(k * QUAD, form.codes)
@@ -369,16 +371,25 @@ def _code_groups(asm: Assembler, shape: Micro, a: Register, b: Register, loop: R
                 here.add(k, panel, held)
         scales, *minima = ([_kept(asm, Address(b, head * line + v * size))
                             for v in range(shape.vectors)] for head in range(form.heads))
+        above = asm.load_constant(SUM_FLOAT) if asm.level.by_lane else None
         for row, each in enumerate(held):
             for v, sum_ in enumerate(each):
-                asm.op("from_int", sum_, sum_)
+                _make_float(asm, sum_, above)
                 asm.op("fma", sums[row][v], sum_, scales[v])
         for row, total in enumerate(totals):
-            asm.op("from_int", total, total)
+            _make_float(asm, total, above)
             for v in range(shape.vectors):
                 asm.op("fma", sums[row][v], total, minima[0][v])
         asm.advance(b, (form.words + 1) * line)
         here.advance(form.group // QUAD * shape.step_bytes)
+
+
+def _make_float(asm: Assembler, total: Register, above: Register | None) -> None:
+    """The sum of a group as f32, in the same register; with `above`, which it began with."""
+    if above is None:
+        asm.op("from_int", total, total)
+    else:
+        asm.op("sub", total, total, above)
 
 
 def _kept(asm: Assembler, place: Address) -> Register | Address:

@@ -20,7 +20,7 @@ from smalti.codegen.cpu.functions import absolute, reciprocal
 from smalti.codegen.cpu.lowered import KernelStep
 from smalti.codegen.cpu.micro import add_quads, word_ones
 from smalti.codegen.cpu.operands import Address, Register
-from smalti.codegen.cpu.weights import CodePanels, IntegerPanels, WeightPanels
+from smalti.codegen.cpu.weights import SUM_BITS, CodePanels, IntegerPanels, WeightPanels
 from smalti.codegen.cpu.winograd_transforms import transform
 from smalti.errors import IllegalSchedule
 from smalti.graph.operation import HALVES
@@ -445,7 +445,11 @@ class GroupPacking(Packing):
             for each in self._codes(codes, total, ones):
                 put(form.heads + 1 + word, each)
         first = asm.integers([-self.packed.zero] * self.level.lanes)
-        put(form.heads, asm.result("mul_int", total, first))
+        value = asm.result("mul_int", total, first)
+        if self.level.by_lane:
+            bits = asm.integers([SUM_BITS] * self.level.lanes)
+            value = asm.result("add_int", value, bits)
+        put(form.heads, value)
 
     def _codes(self, words: Register, total: Register, ones: Register) -> list[Register]:
         """A line of codes as they are multiplied; their sums are added to `total`."""

@@ -11,6 +11,10 @@ from smalti.kernel.form import STORED_BYTES, Kernel, paired_weights, rounded_wei
 from smalti.schedule.merge import bytes_shift, contraction_extents
 from smalti.schedule.schedule import BINDING, ContractionSchedule
 
+SUM_BITS, SUM_FLOAT = 0x4B400000, 1.5 * 2.0 ** 23
+"""A number and its bits as f32, the lowest of which hold whole numbers of less than 2^22: sums of a
+group of codes, which begin with it on AArch64, are made f32 by subtracting it. On a Neoverse N1
+`scvtf` takes one of the two units that multiply for two clocks, a subtraction either for one."""
 PAIRED_CHANNELS = 8
 """The most channels that a step of a contraction takes of bf16: four pairs."""
 
@@ -150,10 +154,11 @@ class CodePanels(WeightPanels):
     `zero`: [panel][group][line of the group][o in panel].
 
     A group has its scale, its minimum where it has one, and an i32 with which its sum begins, -zero
-    times the sum of its codes; then the codes, which all have a sign: four channels of 8 bits in a
-    word, or of eight channels of 4 bits the first four in the lower halves of the bytes and the
-    last four in the upper ones. Codes of 4 bits are multiplied as 16 times as large, in the upper
-    halves of bytes, where their signs are those of bytes; a 16th of the scale makes up for it.
+    times the sum of its codes, or that and `SUM_BITS` where products take factors by lane; then the
+    codes, which all have a sign: four channels of 8 bits in a word, or of eight channels of 4 bits
+    the first four in the lower halves of the bytes and the last four in the upper ones. Codes
+    of 4 bits are multiplied as 16 times as large, in the upper halves of bytes, where their signs
+    are those of bytes; a 16th of the scale makes up for it.
     """
 
     zero: int = 0
