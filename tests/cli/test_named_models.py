@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from PIL import Image
 from safetensors.numpy import save
 from tiny_model import METADATA, tiny_weights
 
+from smalti.fetch.download import SPARE_BYTES
 from smalti.server.models import ModelFolders
 
 __all__ = ["hub"]  # a fixture
@@ -54,6 +56,20 @@ def test_a_model_is_fetched_listed_verified_and_removed(named: HubServer, tmp_pa
     assert [*listed] == ["emoji-128.safetensors", "hf:org/tiny"] and listed["hf:org/tiny"].usable
     assert "2.2 MB are free" in run("models", "remove", "hf:org/tiny").stdout
     refused(run("models", "remove", "hf:org/tiny"), "was not fetched; what was: none")
+
+
+def test_room_is_looked_for_for_all_that_is_fetched(
+        named: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    named.repositories["org/two"] = {"two.safetensors": MODEL}
+    usage = shutil.disk_usage(".")._replace(free=SPARE_BYTES + 3 * len(MODEL) // 2)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
+    names = ("hf:org/tiny", "hf:org/two")
+    told = run("models", "get", *names, "--dry-run")
+    assert told.stdout.splitlines()[2] == "2 models, 4.5 MB, 4.5 MB to fetch", told.output
+    told = run("models", "get", *names, names[0])  # which is fetched once
+    assert told.exit_code == 2 and "hf:org/tiny and hf:org/two needs 4.5 MB" in told.stderr
+    assert "nothing was fetched yet" in run("models", "list").stdout
+    assert run("models", "get", names[0]).exit_code == 0  # there is room for one
 
 
 def test_a_model_is_looked_at_by_name_and_not_fetched(named: HubServer) -> None:

@@ -11,7 +11,7 @@ from smalti.cli.interrupt import ending_at_once
 from smalti.errors import FetchError
 
 if TYPE_CHECKING:
-    from smalti.fetch import FetchPlan, Kept, ModelStore
+    from smalti.fetch import Kept, ModelStore
 
 LIMIT = 20
 """Models of the hub and of civitai that a search lists."""
@@ -79,15 +79,20 @@ def get(names: tuple[str, ...], memory: str | None, dry_run: bool) -> None:
     anew. Ctrl-C stops it, and the next attempt goes on from there.
     """
     with ending_at_once():
-        from smalti.fetch import ModelStore, short
-    store = ModelStore()
-    plans = [plan for name in names for plan in _plans(name, _budget(memory), store)]
-    for plan in plans:
-        click.echo(str(plan))
+        from smalti.fetch import ModelStore, plan, short
+        from smalti.fetch.plan import check_rooms, together
+    store, room = ModelStore(), _budget(memory)
+    wanted = dict.fromkeys(each for name in names for each in _addresses(name))
+    plans = [plan(each, room, store) for each in wanted]
+    for each in plans:
+        click.echo(str(each))
+    if len(plans) > 1:
+        click.echo(together(plans))
     if dry_run:
         return
-    for plan in plans:
-        kept = plan.fetch(show_progress)
+    check_rooms(plans)
+    for each in plans:
+        kept = each.fetch(show_progress)
         show_progress("")
         click.echo(f"{short(kept.name)}: {kept.path}")
 
@@ -104,7 +109,7 @@ def _budget(memory: str | None) -> int:
     return budget(asked, asked.placement.of("denoiser"))
 
 
-def _plans(name: str, memory: int, store: ModelStore) -> list[FetchPlan]:
+def _addresses(name: str) -> list[str]:
     """What is to be fetched for a name: it, and what it needs."""
     from smalti import fetch
     from smalti.fetch.catalogue import needed
@@ -116,8 +121,7 @@ def _plans(name: str, memory: int, store: ModelStore) -> list[FetchPlan]:
                          f"civitai:MODEL, an https: address with #sha256=HASH, or a short name "
                          f"(smalti models search)")
     entry = fetch.entry(name)
-    others = [] if entry is None else [each.source for each in needed(entry)]
-    return [fetch.plan(each, memory, store) for each in (address, *others)]
+    return [address, *(each.source for each in ([] if entry is None else needed(entry)))]
 
 
 @models.command()

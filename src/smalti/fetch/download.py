@@ -59,9 +59,14 @@ def unfinished(target: Path) -> Path:
     return target.with_name(target.name + UNFINISHED)
 
 
+def there(folder: Path) -> Path:
+    """A folder, or what there is of those that it is in."""
+    return next(each for each in (folder, *folder.absolute().parents) if each.exists())
+
+
 def check_room(folder: Path, needed: int, what: str) -> None:
     """Raise FetchError where a disk has no room for what is to be fetched."""
-    place = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    place = there(folder)
     free = shutil.disk_usage(place).free
     if needed and free < needed + SPARE_BYTES:
         raise FetchError(f"{what} needs {shown_bytes(needed)}, and {place} has {shown_bytes(free)} "

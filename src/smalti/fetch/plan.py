@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -26,6 +27,7 @@ from smalti.fetch.download import (
     download,
     right,
     shown_bytes,
+    there,
     unfinished,
 )
 from smalti.fetch.header import Header, kind_of, precision_of, read_header
@@ -154,6 +156,25 @@ def _missing(listing: Listing, files: Sequence[RemoteFile]) -> int:
             part = unfinished(target)
             count += max(0, each.bytes - (os.path.getsize(part) if part.exists() else 0))
     return count
+
+
+def together(plans: Sequence[FetchPlan]) -> str:
+    """How much several plans are, and how much of it is to be fetched."""
+    whole, missing = (sum(each.choice.bytes for each in plans),
+                      sum(each.missing for each in plans))
+    return (f"{len(plans)} models, {shown_bytes(whole)}, " +
+            (f"{shown_bytes(missing)} to fetch" if missing else "all here"))
+
+
+def check_rooms(plans: Sequence[FetchPlan]) -> None:
+    """Raise FetchError where a disk has room for each of some plans, and not for all of them."""
+    needed, folders = Counter[int](), dict[int, Path]()
+    for each in plans:
+        disk = there(each.listing.folder).stat().st_dev
+        folders[disk] = each.listing.folder
+        needed[disk] += each.missing
+    for disk, folder in folders.items():
+        check_room(folder, needed[disk], " and ".join(each.name for each in plans))
 
 
 def kept(name: str, memory: int | None, tell: Tell, store: ModelStore | None = None) -> Kept:
