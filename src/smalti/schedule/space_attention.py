@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
+from smalti.schedule.compute_units import known_unit
 from smalti.schedule.group import (
     QUERIES,
     GroupAttention,
@@ -21,9 +22,10 @@ from smalti.schedule.group import (
     MatrixShape,
 )
 from smalti.schedule.group_work import BARRIER, FULL, STALL, START
+from smalti.schedule.residency import LANES, subgroups_of
 from smalti.schedule.space_group import can_run, matrix_subgroup
 
-SETS, ACROSS, BLOCKS = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16), (1, 2, 4)
+SETS, ACROSS, BLOCKS = (1, 2, 4, 6, 8, 16, 32), (1, 2, 4, 8, 16), (1, 2, 4)
 TILE_KEYS, COLUMNS = (32, 64, 128), (1, 2, 4)
 """Sets of subgroups, subgroups of a set, rows of matrices of a subgroup, keys of a tile, and
 matrices of scores at a time: what is tried in the matrix unit."""
@@ -156,7 +158,11 @@ class AttentionWork:
         held = min(held, self.registers(s))
         shared = (s.shared_bytes(self.depth, self.width) if isinstance(s, GroupMatrixAttention)
                   else s.shared_bytes(self.depth))
-        rates = self.limits.rates
+        unit, rates = known_unit(self.limits.architecture), self.limits.rates
+        if unit is not None:
+            size = s.subgroup or LANES
+            subgroups = unit.resident(round(held), size, s.size, shared)
+            return max(1, subgroups * unit.sharers // subgroups_of(s.size, size))
         return max(1, int(min(rates.registers / (held * s.size), rates.shared_bytes / shared)))
 
     def registers(self, s: GroupAttention | GroupMatrixAttention) -> int:

@@ -79,7 +79,7 @@ MATRICES = {
     "uneven": GroupMatrixAttention(2, 1, 16, "8x16x16", 16),
     "bf16": GroupMatrixAttention(2, 1, 32, "16x16x16", 32, "bf16"),
     "across": GroupMatrixAttention(4, 1, 64, "16x16x16", 32, across=4),
-    "sets": GroupMatrixAttention(4, 2, 32, "16x16x16", 32, across=2),
+    "sets": GroupMatrixAttention(6, 2, 32, "16x16x16", 32, across=2),
     "ways": GroupMatrixAttention(8, 2, 16, "8x8x8", 8, across=4, channels=32),
     "idle subgroups": GroupMatrixAttention(16, 1, 32, "8x8x8", 8, across=16, channels=128),
     "last chunk": GroupMatrixAttention(2, 1, 16, "8x8x8", 8, across=2, channels=16),

@@ -1,0 +1,39 @@
+"""What attentions are expected to take on GPUs, and the schedules that are chosen by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attention_kernels import attention
+from group_kernels import narrowed
+
+from smalti import machine
+from smalti.machine.unit_rates import unit_rates
+from smalti.schedule import GroupLimits, choose_group
+from smalti.schedule.group import GroupMatrixAttention, MatrixShape
+from smalti.schedule.space_attention import AttentionWork
+
+DEVICE = machine.device("rx_9070_xt")
+LIMITS = GroupLimits(
+    shared_bytes=64 << 10, invocations=1024, subgroup_min=32, subgroup_max=32,
+    subgroup_operations=True, bindings=16, f16=True, storage16=True, registers=256,
+    matrices=(MatrixShape(16, 16, 16, "f16", "f32"),), units=DEVICE.units,
+    architecture=DEVICE.architecture, rates=unit_rates(DEVICE))
+FOUR = GroupMatrixAttention(4, 1, 32, "16x16x16", 32, held=True, ahead=True)
+
+
+def test_units_hold_what_their_facts_say() -> None:
+    """22 KiB of each group of 64 queries of 40 channels, as shared memory is given out: two, not
+    three, of which a compute unit of 64 KiB runs eight subgroups; of 96 queries it runs twelve."""
+    work = AttentionWork(16, 4096, 4096, 40, 40, LIMITS)
+    six = replace(FOUR, subgroups=6)
+    assert FOUR.shared_bytes(40, 40) == 21760 and 3 * 21760 < 64 << 10
+    assert work.resident(FOUR) == work.resident(six) == 2
+    unknown = replace(work, limits=replace(LIMITS, architecture=""))
+    assert unknown.resident(FOUR) == 3
+
+
+def test_more_queries_share_keys_where_a_unit_then_runs_more() -> None:
+    found = choose_group(narrowed(attention(4096, 4096, 16, 40), "f16"), LIMITS, "f16")
+    assert isinstance(found, GroupMatrixAttention)
+    assert (found.subgroups, found.across, found.keys) == (6, 1, 32)
