@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_families
+from PIL import Image
 from safetensors.numpy import save_file
 from tiny_controlnet import write_controlnet
 
 from smalti.errors import InputError
 from smalti.models import ZImageControlNetConfig, z_image_controlnet_graph
-from smalti.server.asked import opened
+from smalti.server.asked import as_base64, opened
 from smalti.server.models import MODEL, ModelFolders
 from smalti.server.openai.problems import RefusedError
 from smalti.server.openai.request import wanted
@@ -156,3 +157,9 @@ def test_each_model_has_the_controlnets_that_fit_it(tmp_path: Path, model_path: 
     assert "levels of this ControlNet" in found["broken.safetensors"].problem
     assert found["tiny.safetensors"].controls == (edges,)
     assert [*found.values()] == folders.all()
+    picture = as_base64(Image.new("RGB", (8, 8)))
+    wanted_of = {"prompt": "a", "model": "tiny"}
+    assert opened({**wanted_of, "controls": [{"model": edges, "picture": picture}]}, folders)
+    with pytest.raises(InputError, match="union.safetensors is a ControlNet for Z-Image, and this "
+                                         "model has none; the ControlNets that fit tiny.safeten"):
+        opened({**wanted_of, "controls": [{"model": "union", "picture": picture}]}, folders)

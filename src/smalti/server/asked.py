@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from smalti.diffusion.options import (
     PictureOptions,
 )
 from smalti.errors import InputError
+from smalti.families.controls import misfit
+from smalti.models.denoiser_config import DenoiserConfig
 from smalti.server.models import MODEL, TEXT_ENCODER, VAE, ModelFile, ModelFolders
 
 PROMPT_CHARACTERS_MAX = 32_000
@@ -140,6 +142,7 @@ def opened(request: Mapping[str, Any], folders: ModelFolders) -> Asked:
     encoders = _list("text_encoders", request.get("text_encoders"), 4)
     if not model.usable and vae is None and not encoders:
         raise InputError(f"{model.name} cannot be used as it is: {model.problem}")
+    _check_controls(made.controls, model)
     if vae is None and model.vae:
         vae = model.vae
     refiner = request.get("refiner")
@@ -259,6 +262,15 @@ def _controls(given: object, folders: ModelFolders) -> list[Control]:
             picture(said["picture"], "the picture of a ControlNet"), strength=strength,
             edges=(LOW, HIGH) if edges else None, **numbers))
     return found
+
+
+def _check_controls(uses: Sequence[Control], model: ModelFile) -> None:
+    """Raise InputError for a ControlNet that is for another model, before the job is queued."""
+    for use in uses:
+        if isinstance(model.network, DenoiserConfig) \
+                and (why := misfit(use.net.config, model.network)):
+            raise InputError(f"{Path(use.net.path).name} {why}; the ControlNets that fit "
+                             f"{model.name}: {', '.join(model.controls) or 'none'}")
 
 
 def whole(what: str, text: str, low: int, high: int) -> int:
