@@ -202,6 +202,7 @@ def test_an_adapter_on_weights_of_4_bits_comes_and_goes(whole: Path, tmp_path: P
     assert FORMATS.keys() & {s.dtype for s in here.program("unet").module.slots} == {"q4"}
 
 
+@FIRST_DEVICE
 def test_a_vae_is_not_stored_as_f16(model_path: Path, device: str) -> None:
     pipe = Pipeline.load(model_path, device=device, precision="f16")
     assert pipe.program("unet").module.precision == "f16"

@@ -4,6 +4,7 @@ import gzip
 import random
 import time
 import unicodedata
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -86,15 +87,20 @@ def test_long_prompts_are_quick(what):
     assert min(seconds) < 0.25  # 35 ms on a free core; a quadratic method takes seconds
 
 
+@cache
+def ranks():
+    """The merges, each with its place among them."""
+    return {line: rank for rank, line in enumerate(tokenizer._merges().lines)}
+
+
 def simple_word(word):
     """Byte-pair encoding by the book: all pairs are looked at before every merge."""
     merges = tokenizer._merges()
-    ranks = {line: rank for rank, line in enumerate(merges.lines)}
     pieces = [merges.symbols[byte] for byte in word.encode()]
     pieces[-1] += "</w>"
     while len(pieces) > 1:
         ranked = [
-            (ranks.get(f"{a} {b}"), i)
+            (ranks().get(f"{a} {b}"), i)
             for i, (a, b) in enumerate(zip(pieces, pieces[1:], strict=False))
         ]
         ranked = [(rank, i) for rank, i in ranked if rank is not None]

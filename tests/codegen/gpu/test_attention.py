@@ -105,6 +105,7 @@ def test_attention_in_the_matrix_unit(name: str, case: str) -> None:
     assert relative_error(found["out"], expected["out"]) < TOLERANCES[dtype]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", ["all", "plain", "causal", "values"])
 @pytest.mark.parametrize("name", ["held", "sets", "chunks", "last chunk", "ways", "across",
                                   "idle subgroups"])

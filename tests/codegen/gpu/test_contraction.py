@@ -192,6 +192,7 @@ def test_a_short_depth_is_one_chunk() -> None:
     assert schedule.matrix and schedule.tile_k == 48
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("values", DTYPES)
 @pytest.mark.parametrize("weights", DTYPES)
 def test_values_and_weights_of_every_dtype(values: str, weights: str) -> None:
@@ -241,6 +242,7 @@ DEVICES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", DTYPES)
 def test_chosen_schedules_compute_the_same(device: str, precision: str) -> None:
