@@ -27,6 +27,7 @@ from smalti.benchmark.eight_bit_peers import onnxruntime_dynamic, openvino_ways
 from smalti.benchmark.engines import Job, export
 from smalti.benchmark.suite import CASES
 from smalti.benchmark.table import Row, show
+from smalti.benchmark.turns import in_fresh_process
 from smalti.graph.quantised import FORMATS, quantised
 from smalti.runtime import Program, compile_graph
 from smalti.runtime.cpu.adapter import best_level
@@ -70,14 +71,17 @@ def runs_of(name: str, target: str | None, precisions: tuple[str, ...], peers: t
         ready = program(name, target, precision, form)
         return lambda: list(ready.run(inputs).values())
 
+    job = Job(CASES[name], "f32", 1, folder)
+    if peers:
+        in_fresh_process(export, job)  # so that what PyTorch holds is given back
     found = {precision: ours(precision) for precision in precisions}
     for form in weights:
         found |= {f"{precision} of {form}": ours(precision, form) for precision in precisions}
     if peers:
-        job = Job(CASES[name], "f32", 1, folder)
-        export(job)
         if "openvino" in peers:
-            found |= {f"OpenVINO {way}": run for way, run in openvino_ways(job).items()}
+            products = not any(node.operation.name == "conv" for node in job.case.graph().nodes)
+            found |= {f"OpenVINO {way}": run
+                      for way, run in openvino_ways(job, dynamic=products).items()}
         if "onnxruntime" in peers:
             found["ONNX Runtime dynamic"] = onnxruntime_dynamic(job)
     return found

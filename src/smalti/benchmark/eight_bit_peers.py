@@ -23,8 +23,9 @@ GROUPS = {"rows in groups of 32": 32, "whole rows": 1 << 62}
 """Values of a row that OpenVINO gives a scale of their own, where it finds scales as it runs."""
 
 
-def openvino_ways(job: Job) -> dict[str, Run]:
-    """OpenVINO's ways to compute a case that was exported, by what they are called."""
+def openvino_ways(job: Job, dynamic: bool = True) -> dict[str, Run]:
+    """OpenVINO's ways to compute a case that was exported, by what they are called; with `dynamic`
+    also those in which it finds ranges as it runs, which it does for matrix products only."""
     import openvino
 
     core, given = openvino.Core(), job.case.inputs()
@@ -42,7 +43,7 @@ def openvino_ways(job: Job) -> dict[str, Run]:
             _ranged(layer, low, high)
             _of_bytes(layer)
         found[f"static, {precision}"] = compiled(model, INFERENCE_PRECISION_HINT=precision)
-    for name, size in GROUPS.items():
+    for name, size in GROUPS.items() if dynamic else ():
         model = core.read_model(job.onnx)
         for layer in _layers(model):
             _of_bytes(layer)
