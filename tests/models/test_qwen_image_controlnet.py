@@ -86,6 +86,7 @@ def test_gpus_compute_it(vulkan: Gpu, precision: str) -> None:
     assert gpu_error(vulkan, graph, precision, *with_texts(graph, [30])) < ALLOWED[precision]
 
 
+@pytest.mark.sweep
 def test_bf16() -> None:
     graph = qwen_image_controlnet_graph(WIDE, 1, 16, 16, 32)
     assert bf16_error(graph, *with_texts(graph, [30])) < ALLOWED["bf16"]

@@ -67,7 +67,8 @@ def test_the_parameters_are_those_of_the_published_unions() -> None:
             3840, 4 * config.hint_channels)
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", [
+    "1.0", pytest.param("2.0", marks=pytest.mark.sweep), "2.1"])
 def test_the_program_computes_it(name: str) -> None:
     graph = z_image_controlnet_graph(NETS[name], TINY_Z_IMAGE, 1, 4, 6, 5)
     verify(graph)
@@ -134,6 +135,7 @@ def test_activations_of_the_size_of_published_ones_fit_f16(vulkan: Gpu) -> None:
     assert gpu_error(vulkan, graph, "f16", *published(graph)) < ALLOWED["f16"]
 
 
+@pytest.mark.sweep
 def test_bf16() -> None:
     graph = wide()
     assert bf16_error(graph, *with_texts(graph, [30])) < ALLOWED["bf16"]
