@@ -118,7 +118,8 @@ def test_kernels_compute_the_rewritten_graph(build: Callable[[], Graph]) -> None
             program.bind(weights)
             found.append(program.run(inputs)["y"])
         assert found[0].tobytes() == found[-1].tobytes()
-        assert np.linalg.norm(found[0] - wanted) < 2e-3 * np.linalg.norm(wanted)
+        near = 2e-3 if TARGETS[name].beside_integers == "f32" else 5e-3  # bf16 rounds by 2e-3
+        assert np.linalg.norm(found[0] - wanted) < near * np.linalg.norm(wanted)
         off = np.linalg.norm(found[0] - plain) / np.linalg.norm(plain)
         assert 1e-4 * bool(chosen(rewrite(graph))) < off < 0.02
 
