@@ -10,7 +10,7 @@ from group_kernels import narrowed
 from smalti import machine
 from smalti.machine.unit_rates import unit_rates
 from smalti.schedule import GroupLimits, choose_group
-from smalti.schedule.group import GroupMatrixAttention, MatrixShape
+from smalti.schedule.group import GroupAttention, GroupMatrixAttention, MatrixShape
 from smalti.schedule.space_attention import AttentionWork
 
 DEVICE = machine.device("rx_9070_xt")
@@ -31,6 +31,16 @@ def test_units_hold_what_their_facts_say() -> None:
     assert work.resident(FOUR) == work.resident(six) == 2
     unknown = replace(work, limits=replace(LIMITS, architecture=""))
     assert unknown.resident(FOUR) == 3
+
+
+def test_subgroups_of_64_count_once() -> None:
+    """A unit of RDNA 2 has shared memory for two groups of 128 invocations, of 26 KiB each."""
+    work = AttentionWork(1, 4096, 4096, 512, 512, replace(LIMITS, architecture="rdna2"))
+    plain = GroupAttention(4, 32, 1, 128, "f16", 64)
+    assert 25 << 10 < plain.shared_bytes(512) <= 26 << 10
+    assert work.resident(plain) == work.resident(replace(plain, subgroup=0)) == 2
+    one = GroupAttention(4, 16, 4, 256, "f16", 64)  # of one subgroup, on one of two SIMD units
+    assert one.shared_bytes(512) > 32 << 10 and work.resident(one) == 1
 
 
 def test_more_queries_share_keys_where_a_unit_then_runs_more() -> None:

@@ -160,9 +160,10 @@ class AttentionWork:
                   else s.shared_bytes(self.depth))
         unit, rates = known_unit(self.limits.architecture), self.limits.rates
         if unit is not None:
-            size = s.subgroup or LANES
-            subgroups = unit.resident(round(held), size, s.size, shared)
-            return max(1, subgroups * unit.sharers // subgroups_of(s.size, size))
+            subgroups = unit.resident(round(held), s.subgroup or LANES, s.size, shared)
+            counted = LANES if unit.double else s.subgroup or LANES  # invocations of one
+            groups = subgroups * unit.sharers // subgroups_of(s.size, counted)
+            return max(1, min(groups, unit.shared_bytes // unit.taken(shared)))
         return max(1, int(min(rates.registers / (held * s.size), rates.shared_bytes / shared)))
 
     def registers(self, s: GroupAttention | GroupMatrixAttention) -> int:
