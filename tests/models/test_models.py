@@ -134,7 +134,7 @@ REFUSED: list[tuple[Callable[[], Graph], str]] = [
     (lambda: vae_encoder_graph(SD15.vae, 1, 512, 500), "512 x 500 pixels .* multiples of 8"),
     (lambda: clip_text_graph(SD15.texts["clip_l"], 1, 78), "at most 77 tokens, got 78"),
     (lambda: clip_text_graph(replace(TINY_TEXT, activation="mish"), 1),
-     r"activation 'mish' is not one of \['gelu', 'quick_gelu'\]"),
+     r"activation 'mish' is not one of \['gelu', 'gelu_tanh', 'quick_gelu'\]"),
     (lambda: unet_graph(replace(TINY_UNET, norm_groups=7), 1, 8, 8),
      "model.diffusion_model.input_blocks.1.0.in_layers.0: group_normalization .* in 7 groups"),
     (lambda: vae_decoder_graph(replace(TINY_VAE, norm_groups=5), 1, 2, 2),
