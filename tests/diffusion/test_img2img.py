@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from PIL import Image
 from tiny_model import TINY
 
 from smalti import Pipeline
-from smalti.diffusion import encoding
+from smalti.diffusion import encoding, inpainting
 from smalti.diffusion.encoding import encoded, in_tiles, to_model_space
 from smalti.diffusion.images import as_pixels, resized
 from smalti.diffusion.init_image import around, as_read, init_image, near
@@ -265,6 +266,21 @@ def test_flux2_reads_pictures_without_what_is_no_multiple(
     box = (*corner, corner[0] + read[0], corner[1] + read[1])
     np.testing.assert_array_equal(np.asarray(found), np.asarray(given.crop(box)))
     assert init_image(config, PictureOptions("a", image=given), "reference").width == read[0]
+
+
+def test_flux2_stretches_what_shows_through_as_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would not lie where it is put back."""
+    config, seen = replace(tiny.FAMILIES["flux2"], vae=FLUX2_VAE), []
+    y, x = np.mgrid[:64, :111]
+    given = Image.fromarray(np.stack([x, y, x + y], axis=-1).astype(np.uint8))
+    mask = Image.fromarray(np.uint8(255) * (x > 50).astype(np.uint8))
+    monkeypatch.setattr(inpainting, "encoded", lambda models, pixels: seen.append(pixels) or pixels)
+    monkeypatch.setattr(inpainting, "to_model_space", lambda models, mean: mean)
+    source = init_image(config, PictureOptions("a", image=[given] * 2, mask=mask), "reference")
+    inpainting.start(SimpleNamespace(checkpoint=SimpleNamespace(config=config)), source)
+    first, second = seen
+    np.testing.assert_array_equal(first, as_pixels(resized(given, 96, 64)))
+    np.testing.assert_array_equal(second, as_pixels(given.crop((7, 0, 103, 64))))
 
 
 def test_flux2_stretches_pictures_to_another_size_and_tiny_ones() -> None:

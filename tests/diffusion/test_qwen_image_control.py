@@ -89,14 +89,16 @@ def test_an_array_marks_what_is_filled_by_itself() -> None:
 
 
 def test_what_cannot_be_is_refused(nets: dict[str, Companion]) -> None:
-    image, model = Image.new("RGB", (4, 4)), MODEL.denoiser
-    with pytest.raises(InputError, match="fills what is transparent in its picture, and this one"):
-        Controls([Control(nets["inpaint"], image)], model)
+    model = MODEL.denoiser
+    for mode in ("RGB", "RGBA"):  # which could be transparent, and is not
+        with pytest.raises(InputError, match="fills what is transparent in its picture, and this"):
+            Controls([Control(nets["inpaint"], Image.new(mode, (4, 4), "red"))], model)
     for net, denoiser, words in (
             (UNION, FLUX_DEV, "is a ControlNet for Qwen-Image, and this model has none"),
             (FluxControlNetConfig(3072, 24, 12288), model, "is a ControlNet for FLUX.1, and"),
             (UNION, replace(model, hidden_size=128), "made for another model: its hidden_size are"),
             (replace(UNION, hint_channels=20), model, "reads 20 channels, which are not made"),
+            (UNION, replace(model, references=1), "this model changes pictures that it reads as"),
             (object(), model, "is no ControlNet"), (UNION, model, "^$")):
         with pytest.raises(AssertionError, match=words):
             raise AssertionError(misfit(net, denoiser))

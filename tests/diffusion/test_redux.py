@@ -21,6 +21,7 @@ from smalti.diffusion.option_text import read
 from smalti.diffusion.options import PICTURE_NAMES
 from smalti.diffusion.purpose import untaken
 from smalti.diffusion.redux import patches_of, with_pictures
+from smalti.diffusion.request import request
 from smalti.errors import CheckpointError, InputError
 from smalti.families.redux import FILES
 from smalti.models import REDUX
@@ -115,6 +116,12 @@ def test_what_cannot_be_is_refused(pipe: Pipeline, given: dict[str, Any], said: 
 def test_prompts_that_are_joined_are_refused(pipe: Pipeline) -> None:
     with pytest.raises(InputError, match="parts with AND"):
         pipe.steps("a cat AND a dog", redux=RED, **GIVEN)
+
+
+def test_a_refiner_would_not_read_them() -> None:
+    with pytest.raises(InputError, match="the refiner other, which does not read its pictures"):
+        request(tiny.FLUX_REDUX, PictureOptions("a cat", redux=RED, guidance_scale=1),
+                memory_bytes=1 << 34, refiner="other")
 
 
 def test_models_without_it_say_what_to_give(files: tuple[Path, Path, Path]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from smalti import Control, Pipeline
 from smalti.benchmark.agreement import relative_error
 from smalti.benchmark.weights import seeded
 from smalti.checkpoint import Companion, open_companion
-from smalti.diffusion.control import Controls, SteeredModel
+from smalti.checkpoint.adapters import Adapted
+from smalti.diffusion.control import Controls, NetWeights, SteeredModel
+from smalti.diffusion.residents import Resident
 from smalti.families.controls import Z_IMAGE, misfit
 from smalti.models import (
     LUMINA2,
@@ -74,6 +78,24 @@ def test_weights_of_the_model_stay_as_they_are_held(nets: dict[str, Companion]) 
                            for stack in ("noise", "context")}
     late = controls(latents, np.full(1, 100, np.float32), told)["control.0"]
     assert late.shape == early.shape and not late.any()
+
+
+def test_weights_of_another_model_are_not_those_that_were_bound(
+        nets: dict[str, Companion]) -> None:
+    """Programs of a net are shared by pipelines, which may be of different models."""
+    parameters = z_image_controlnet_graph(FIRST, MODEL.denoiser, 1, 2, 2, 1).parameters
+    own = [name for name in parameters if name in nets["1.0"]]
+    here, there = (SimpleNamespace(names=tuple) for _ in range(2))
+
+    def differing(read: Iterable[str], before: object, after: object) -> frozenset[str] | None:
+        graph = SimpleNamespace(parameters=dict.fromkeys(read))
+        bound, wanted = (NetWeights(nets["1.0"], Adapted(each, ())) for each in (before, after))
+        return wanted.differing(Resident(SimpleNamespace(recipe=SimpleNamespace(graph=graph)), (),
+                                         bound))
+
+    assert differing(parameters, here, here) == frozenset()
+    assert differing(parameters, here, there) is None
+    assert differing(own, here, there) == frozenset()
 
 
 def test_zeros_stand_behind_the_latent_of_a_picture() -> None:

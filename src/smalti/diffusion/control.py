@@ -175,16 +175,17 @@ class NetWeights:
 
     def differing(self, resident: Resident) -> frozenset[str] | None:
         """The weights of a program of the net that adapters of the model make others; None where
-        that cannot be told."""
+        that cannot be told, as of another model."""
         before, recipe = resident.weights, resident.program.recipe
         if not isinstance(before, NetWeights) or recipe is None:
             return None
-        if before.beside is self.beside:
+        read = frozenset(name for name in recipe.graph.parameters if name not in self.net)
+        if before.beside is self.beside or not read:
             return UNCHANGED
-        if before.beside is None or self.beside is None:
+        if before.beside is None or self.beside is None \
+                or before.beside.model is not self.beside.model:
             return None
-        names = changed(before.beside, self.beside) & recipe.graph.parameters.keys()
-        return frozenset(name for name in names if name not in self.net)
+        return changed(before.beside, self.beside) & read
 
 
 @dataclass
@@ -333,7 +334,7 @@ def _check(use: Control, denoiser: DenoiserConfig) -> None:
     if why := misfit(net, denoiser):
         raise InputError(f"{path} {why}")
     if use.fills and isinstance(use.picture, Image.Image) \
-            and not use.picture.has_transparency_data:
+            and not transparent(use.picture, *use.picture.size).any():
         raise InputError(f"{path} fills what is transparent in its picture, and this one has "
                          f"nothing that is; make it transparent where it is to be filled")
     if (count := use.net_kind.kinds(net)) and not 0 <= use.kind < count:

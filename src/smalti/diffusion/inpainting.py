@@ -150,14 +150,16 @@ def start(models: Submodels, source: InitImage) -> Start:
 
 def _referring(models: Submodels, source: InitImage) -> Start:
     """The same for a network that reads pictures as tokens: the first is the one that is changed,
-    of which no latents are needed but where it shows through."""
+    of which no latents are needed but where it shows through. There it is stretched, as its mask
+    is, and as what is made is put back."""
     config, change = models.checkpoint.config, source.change
     found: dict[tuple[int, tuple[int, int]], Floats] = {}
 
     def latents(number: int, size: tuple[int, int]) -> Floats:
         if (number, size) not in found:
-            found[number, size] = to_model_space(models, encoded(
-                models, as_pixels(as_read(read[number], size, config))))
+            pixels = (source.pixels() if number == 0 and source.mask is not None else
+                      as_pixels(as_read(read[number], size, config)))
+            found[number, size] = to_model_space(models, encoded(models, pixels))
         return found[number, size]
 
     read, made = [source.shown, *source.others], (source.width, source.height)

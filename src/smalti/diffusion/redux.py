@@ -43,10 +43,15 @@ def pictures_of(options: Any) -> tuple[Image.Image, ...] | None:
     return tuple(opaque(opened(each)) for each in found)
 
 
-def check_alone(options: Any, guidance: float, sampler: Sampler, steps: int) -> None:
-    """Raise InputError for pictures beside prompts of which some would be without them."""
+def check_alone(options: Any, guidance: float, sampler: Sampler, steps: int,
+                refiner: str | None) -> None:
+    """Raise InputError for pictures beside prompts of which some would be without them, or in front
+    of a `refiner`, which reads none."""
     if options.redux is None:
         return
+    if refiner is not None:
+        raise InputError(f"redux is given, and the refiner {refiner}, which does not read its "
+                         f"pictures; load the pipeline without one")
     joined = len(parse(options.prompt, steps).parts) > 1
     why = (f"guidance_scale is {guidance:g}; give 1 (distilled_guidance is what FLUX.1 dev is "
            f"told)" if guidance != 1 else

@@ -129,7 +129,7 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
     for layer in options.skip_layers:
         WholeKind(0, config.denoiser.skippable_blocks - 1).checked("a layer to skip", layer)
     guidance = _or(options.guidance_scale, config.default_guidance)
-    check_alone(options, guidance, sampler, steps)
+    check_alone(options, guidance, sampler, steps, refiner)
     varied = variation(options.variation_seed, options.variation_strength)
     larger = hires(options, (width, height), size_multiple(config), steps)
     if larger is not None:

@@ -366,6 +366,9 @@ def misfit(net: object, denoiser: DenoiserConfig) -> str:
         return "is no ControlNet"
     if type(denoiser) is not kind.denoiser:
         return f"is a ControlNet for {kind.words}, and this model has none"
+    if denoiser.needs_reference:
+        return ("is a ControlNet, and this model changes pictures that it reads as tokens, which "
+                "ControlNets do not know")
     theirs, fields = kind.same(net)
     for what in fields:
         if getattr(denoiser, what) != getattr(theirs, what):
