@@ -83,8 +83,10 @@ def test_the_error_is_that_of_both_factors() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:this CPU is neither")
-def test_measured_once_for_a_checkpoint(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_once_for_a_checkpoint(model_path: Path, tmp_path: Path,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
     """All layers are off by more than nothing, and so stay. Programs are those of the reference."""
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))  # no other test is to find what is kept here
     asked = []
 
     def compiled(graph: Graph, **options) -> ReferenceProgram:

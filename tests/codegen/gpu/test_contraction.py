@@ -110,8 +110,8 @@ def fits(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits = LIMIT
 @EACH_SCHEDULE
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.sweep)])
 def test_convolutions(name: str, half: int) -> None:
-    """Each schedule with every third convolution, so that all are met by four of them; the sweep
-    tries half of these."""
+    """Each schedule with every third convolution, so that all are met by four of them: half of
+    these in each run, the others, which take most of the time, in the sweep."""
     cases = [case for case in CONVS if case.channels < 1000]
     checked = 0
     for case in cases[list(SCHEDULES).index(name) % 3::3][half::2]:

@@ -37,8 +37,8 @@ USUAL = GroupLimits(shared_bytes=32 << 10, invocations=256, subgroup_min=8, subg
 LEAST = GroupLimits(push_bytes=112)
 """What every device of Vulkan 1.2 and of WebGPU has. Of the 128 bytes of push constants that all of
 them have, WGSL keeps four words for itself."""
-NO_INTEGERS = ("has no kernels for products of integers of 8 bits, which x86 CPUs have; use auto, "
-               "f16 or f32")
+NO_INTEGERS = ("has no kernels for products of integers of 8 bits, which CPUs have (x86, and ARM64 "
+               "with DotProd); use auto, f16 or f32")
 """What is said of precision "int8"."""
 Emit = Callable[[GroupProgram, GroupLimits], bytes]
 """A program as code for a device of these limits."""
