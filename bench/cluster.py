@@ -3,8 +3,8 @@
 
 Pictures of the shipped model, the same in both ways, in turns; then with Ray again, while a node is
 killed twice and another one comes for it. Every picture has to be there once, with the same bytes.
-Ray's own processes share the cores of both nodes with their workers; of those that can be left out,
-the dashboard and the reader of logs are.
+Ray's own processes share the cores of both nodes with their workers, as on a user's: among them the
+reader of logs, one for each computer. Only the dashboard, of which a cluster has one, is left out.
 
     PYTHONPATH=src python bench/cluster.py                     # 500 pictures
     PYTHONPATH=src python bench/cluster.py --pictures 40 --rounds 3
@@ -88,8 +88,7 @@ def main() -> int:
         subprocess.run(command(few, folder / "first", "--threads", "1"), check=True,
                        stdout=subprocess.DEVNULL)  # compiles
         cluster = Cluster(initialize_head=True, head_node_args={
-            "num_cpus": 1, "include_dashboard": False, "include_log_monitor": False,
-            "object_store_memory": STORE_BYTES})
+            "num_cpus": 1, "include_dashboard": False, "object_store_memory": STORE_BYTES})
         node(cluster)
         ways = {"local": ["--workers", str(NODES), "--threads", str(NODES)],
                 "ray": ["--ray", cluster.address]}

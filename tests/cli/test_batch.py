@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from smalti.batch.folder import BatchFolder, BatchOutcome
 from smalti.batch.records import BatchRecord
 from smalti.batch.worker import BatchWork
 from smalti.cli import batch as command
+from smalti.cluster import on_ray
 from smalti.errors import InputError
 
 
@@ -94,6 +96,47 @@ def test_a_cluster_is_needed_only_where_something_is_to_be_made(
     assert told.exit_code == 2 and "Ray is not installed: pip install" in told.stderr
     refused(run("batch", table(tmp_path, {"step": 3}), *arguments, "--ray", "auto"),
             "p.jsonl:1: ")
+
+
+def test_a_cluster_that_is_gone_once_joined_is_left_and_told_of_where_it_is_needed(
+        arguments: list[object], tmp_path: Path, fake: type[FakeMaker],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[bool] = []
+
+    class Gone:
+        def begin_ahead(self, module: str, cores: object) -> None:
+            raise InputError("its head is gone")
+
+        def close(self) -> None:
+            left.append(True)
+
+    monkeypatch.setattr(on_ray, "joined", lambda address: Gone())
+    path = table(tmp_path, "a")
+    told = run("batch", path, *arguments, "--ray", "auto")
+    assert told.exit_code == 2 and "its head is gone" in told.stderr, told.output
+    run("batch", path, *arguments)
+    told = run("batch", path, *arguments, "--ray", "auto")
+    assert told.exit_code == 0 and "0 are to be made" in told.stdout and left == [True, True]
+
+
+def test_workers_have_ended_when_what_they_made_cannot_be_noted(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    def work() -> Iterator[BatchOutcome]:
+        try:
+            yield BatchOutcome("a")
+            yield BatchOutcome("b")
+        finally:
+            ended.append(True)
+
+    def full(folder: BatchFolder, about: BatchOutcome) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(BatchFolder, "note", full)
+    with pytest.raises(OSError, match="no space left") as held:  # with what was being gone through
+        command._watch(work(), BatchFolder(tmp_path), [])
+    assert ended and held.tb is not None
 
 
 def test_records_that_fail_are_told_and_tried_again(

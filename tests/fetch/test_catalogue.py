@@ -38,6 +38,18 @@ def test_every_family_has_a_short_name() -> None:
     assert {*families()} - replaced == named - {""}
 
 
+def test_a_repository_has_one_licence_and_a_file_one_hash() -> None:
+    repositories: dict[tuple[str, str], set[tuple[str, bool]]] = {}
+    files: dict[str, set[tuple[int | None, str]]] = {}
+    for each in catalogue.entries().values():
+        files.setdefault(each.source, set()).add((each.bytes, each.sha256))
+        if isinstance(address := parsed(each.source), HubAddress):
+            place = address.repository, address.revision
+            repositories.setdefault(place, set()).add((each.licence, each.accept))
+    assert not {place: told for place, told in repositories.items() if len(told) > 1}
+    assert not {source: told for source, told in files.items() if len(told) > 1}
+
+
 @pytest.mark.parametrize(("told", "said"), [
     ({"name": "A b"}, "a name that is none"), ({"kind": "film"}, "the kind 'film'"),
     ({"source": "a.safetensors"}, "is no|is not|names no|no hash"), ({"sha256": "12"}, "a hash or"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -160,11 +160,12 @@ def _sweep(text: str) -> tuple[str, str]:
 
 
 def _watch(work: Any, folder: BatchFolder, missing: Sequence[BatchRecord]) -> None:
-    """Go through what is made with a progress bar, or lines in a log, and note it."""
+    """Go through what is made with a progress bar, or lines in a log, and note it. Workers have
+    ended when this has, also where something cannot be noted, so that a cluster is left after."""
     seen = sys.stderr.isatty()
     began = told = time.monotonic()
-    with click.progressbar(length=len(missing), label="pictures", file=sys.stderr,
-                           hidden=not seen) as bar:
+    with closing(work), click.progressbar(length=len(missing), label="pictures", file=sys.stderr,
+                                          hidden=not seen) as bar:
         about: BatchOutcome
         for count, about in enumerate(work, 1):
             folder.note(about)

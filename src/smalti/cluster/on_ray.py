@@ -11,7 +11,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,18 +247,20 @@ def joined(address: str) -> RayCluster:
 def joined_ahead(address: str, module: str, cores: Callable[[int], float] | None
                  ) -> Iterator[Callable[[], RayCluster]]:
     """Inside, a cluster, whether it is asked for or not, on which workers are begun ahead where
-    `cores` is given. If it cannot be joined, asking for it raises InputError."""
-    try:
-        cluster = joined(address)
-    except InputError as error:
-        why = str(error)
+    `cores` is given. If it cannot be joined, or is gone at once, asking for it raises InputError.
+    """
+    why = ""
+    with ExitStack() as until:
+        try:
+            cluster = until.enter_context(closing(joined(address)))
+            if cores is not None:
+                cluster.begin_ahead(module, cores)
+        except InputError as error:
+            why = str(error)
 
-        def refuse() -> RayCluster:
-            raise InputError(why)
+        def asked() -> RayCluster:
+            if why:
+                raise InputError(why)
+            return cluster
 
-        yield refuse
-        return
-    with closing(cluster):
-        if cores is not None:
-            cluster.begin_ahead(module, cores)
-        yield lambda: cluster
+        yield asked

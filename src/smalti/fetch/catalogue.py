@@ -37,9 +37,10 @@ class CatalogueEntry:
     """A model by its short name.
 
     `source` is its address, `family` that of `smalti.families`, "" for what several share.
-    `licence` is what its source calls it, `accept` whether it has to be accepted there. `bytes` and
-    `sha256` are those of the file, where they were looked up. `needs` says what a model is loaded
-    with besides, by the names of `Pipeline.load`, and with short names for files.
+    `licence` is what its source calls that of all its files, which may forbid more than who made
+    one of them does; `accept` is whether it has to be accepted there. `bytes` and `sha256` are
+    those of the file, where they were looked up. `needs` says what a model is loaded with besides,
+    by the names of `Pipeline.load`, and with short names for files.
     """
 
     name: str
