@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from smalti.codegen.cpu.assembler import FeatureLevel
+from smalti.codegen.cpu.integer_stages import SCALES, as_bytes, scaled
 from smalti.codegen.cpu.integers import unrounded
 from smalti.codegen.cpu.lowered import (
     KernelStep,
@@ -42,14 +43,12 @@ from smalti.codegen.cpu.nest import AccessStream, LoopAxis, Nest, Sink, stream_o
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.cpu.packing import lower_packing
 from smalti.codegen.cpu.unpacking import pair, registers, unpack
-from smalti.codegen.cpu.weights import CodePanels, IntegerPanels, patch_zero, weight_panels
+from smalti.codegen.cpu.weights import CodePanels, IntegerPanels, weight_panels
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS, Format
 from smalti.kernel.form import (
     STORED_BYTES,
-    Call,
     Const,
-    Expr,
     Kernel,
     Load,
     Stage,
@@ -110,34 +109,6 @@ class Tile:
     panels: int | Register
     columns: int | Register | None = None
     """Where that is not the width of the tile."""
-
-
-def as_bytes(kernel: Kernel, signed: bool) -> Stage:
-    """The patch of a contraction of integers as bytes without a sign, or with one, its borders as
-    well."""
-    patch, shift = kernel.stages[0], patch_zero(kernel, signed)
-    value = patch.value
-    if kernel.option("zero"):
-        assert isinstance(value, Call) and value.function == "sub", value
-        value = value.arguments[0]
-    if bool(kernel.option("signed")) != signed:
-        value = Call("add", (value, Const(-SIGN if signed else SIGN)))
-    return replace(patch, value=value, outside=float(shift))
-
-
-SIGN = 128.0
-"""What a byte with a sign is less than the same bits but the highest without one."""
-SCALES = "weight scales"
-"""What an epilogue reads scales of rounded weights as; they lie behind the packed weights."""
-
-
-def scaled(value: Expr) -> Expr:
-    """`value` with each sum times the scale of its channel."""
-    if isinstance(value, Load) and value.buffer == "sum":
-        return Call("mul", (value, Load(SCALES, value.index[3:])))
-    if isinstance(value, Call):
-        return replace(value, arguments=tuple(map(scaled, value.arguments)))
-    return value
 
 
 class DirectLowering:

@@ -248,7 +248,6 @@ class Nest:
         for place in range(lanes if tail else 0, behind, lanes):
             here.clear(target, left + place // lanes, min(behind - place, lanes))
 
-
     def _copy_whole(self, axis: str, many: int, loads: Mapping[Load, AccessStream],
                     sink: Sink) -> int:
         """Where `many` elements of fewer than 32 bits are copied as they are, from side by side to
