@@ -15,6 +15,7 @@ from smalti.kernel.form import Buffer, Call, Kernel, Load, axis
 from smalti.machine import cpu
 from smalti.machine.cpu.residency import ARENA, Residency
 from smalti.machine.cpu.work import Work
+from smalti.machine.detection import at_level
 from smalti.schedule import choose
 from smalti.schedule.schedule import Limits
 
@@ -98,6 +99,22 @@ def test_bytes_in_pairs_take_twice_the_time_of_one_instruction_and_less_than_wor
 
     one, pairs, words = product(0, "avx512_vnni"), product(1, "avx512"), product(0, "avx512")
     assert 1.7 * one < pairs < 2.3 * one and pairs < 0.85 * words
+
+
+def test_bytes_are_copied_into_a_patch_unless_they_get_a_sign() -> None:
+    """By `sdot` both factors have one; those that have it as they are stored become f32, too."""
+    def staged(dtype: str, target: str) -> float:
+        g = Graph("bytes")
+        g.output("y", g.apply(
+            "conv_integer", g.input("x", (1, 128, 32, 32), dtype), g.parameter(
+                "w", (16, 128, 3, 3), "i8"), g.constant(3, dtype), g.constant(0, "i8"),
+            pads=(1, 1, 1, 1)))
+        kernel, limits = partition(g).regions[0].kernel, TARGETS[target].usual
+        device = at_level(machine.device("graviton_3"), limits.lanes, limits.pairs)
+        return cpu.estimate_kernel(device, kernel, choose(kernel, limits), 1).seconds
+
+    assert staged("u8", "neon_dot") == staged("i8", "neon_dot")
+    assert staged("u8", "neon_bf16") < 0.95 * staged("i8", "neon_bf16")
 
 
 def test_winograd_is_expected_to_be_faster_than_the_direct_form() -> None:

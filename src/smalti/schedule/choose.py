@@ -67,14 +67,15 @@ TILE_FLOPS_MIN = 2_000_000
 cost of fetching a tile does not matter. A guess."""
 IN_PLACE_ROWS, IN_PLACE_ROWS_OF_BYTES = 0.75, 0.6
 """Rows of a register tile that reads its input in place, as a share of those of one that stages it,
-from which on that is faster: a guess; and of bytes, of which a matrix product with GELU takes 1 %
-less time with 9 or 10 rows in place than with 14 staged (measured on Zen 4)."""
+from which on that is faster: a guess; and of bytes on x86, of which a matrix product with GELU
+takes 1 % less time with 9 or 10 rows in place than with 14 staged (measured on Zen 4)."""
 ATTENTION_KEYS_FEW, ATTENTION_KEYS = 64, 256
 """Blocks of fewer keys than the first would be bound by the sums, which each of them loads and
 stores; they are of up to so many as the second, as a quarter of the second-level cache holds.
 Measured on Zen 4 for 1280 tokens of 8 heads of 128 channels: 3 % less time with 256 keys than with
 44 (bf16) and 28 (f32). With 40 or 64 channels, of which the first-level cache holds 72 to 108 keys,
-more make no difference."""
+more make no difference. A causal mask leaves fewer keys out where blocks are larger, and no CPU of
+AArch64 was timed: both keep to the first-level cache."""
 ATTENTION_GROUPS = 8
 """The most groups of queries for which the keys and values of a block are staged only once.
 Measured for attention of 64 x 64 pixels: from 158 to 204 GFLOP/s of a core with all eight."""

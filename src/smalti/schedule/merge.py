@@ -219,7 +219,8 @@ def in_place(kernel: Kernel, dtype: str) -> bool:
 @lru_cache(maxsize=KEPT_MAX)
 def lies_as(kernel: Kernel, dtype: str) -> bool:
     """True if what the patch of a contraction holds is stored as `dtype`, with the channels of a
-    pixel adjacent, so that staging copies it as it is."""
+    pixel adjacent, so that staging copies it as it is; bytes where products want none with a sign.
+    """
     source = in_place_source(kernel)
     if source is None:
         return False

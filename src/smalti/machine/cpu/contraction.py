@@ -188,7 +188,8 @@ class _Shape:
         if isinstance(s.algorithm, Planar):
             return nest(core, self.facts.prologue, e.c * high, wide)
         rows, channels = s.tile_b * high * wide, min(s.chunk, e.c)
-        if s.dtype != "f32" and lies_as(self.kernel, s.dtype):
+        signed = s.integers and core.by_lane and not core.pairs  # `sdot`: bytes become less by 128
+        if s.dtype != "f32" and lies_as(self.kernel, s.dtype) and not signed:
             words = -(-channels * STORED_BYTES[s.dtype] // STORED_BYTES["f32"])
             return scaled(nest(core, Cost(loads=1), rows, words), self.chunks)
         rounded = 0.0 if s.dtype == "f32" else 2.0
