@@ -125,10 +125,8 @@ def test_what_the_prompt_alone_gives_is_added_for_the_negative_one_too(
 
 
 @pytest.mark.sweep
-def test_they_steer_a_picture(nets: dict[str, Companion], tmp_path: Path) -> None:
-    path = tiny.write(tmp_path / "qwen-image.safetensors", tiny.single_file(
-        MODEL, tiny.random_weights(MODEL)))
-    pipe = Pipeline.load(path, threads=1)
+def test_they_steer_a_picture(nets: dict[str, Companion], family_files: tiny.Files) -> None:
+    pipe = Pipeline.load(family_files["qwen-image"], threads=1)
 
     def made(*controls: Control) -> np.ndarray:
         return np.asarray(pipe("a red apple", width=SIDE, height=SIDE, steps=2, seed=7,

@@ -37,9 +37,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     folder = tmp_path_factory.mktemp("redux")
     config = tiny.FAMILIES["flux"]  # as schnell, of half as many tokens
     config = replace(config, denoiser=replace(config.denoiser, guidance=False))
-    model = tiny.write(folder / "flux.safetensors",
-                       tiny.single_file(config, tiny.random_weights(config)))
-    return (model, *tiny.redux_files(folder))
+    return (tiny.write_whole(folder / "flux.safetensors", config), *tiny.redux_files(folder))
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +159,7 @@ def test_layers_that_make_other_tokens(tmp_path: Path, files: tuple[Path, Path, 
 
 def test_models_of_other_families_do_not_read_it(tmp_path: Path,
                                                  files: tuple[Path, Path, Path]) -> None:
-    config = tiny.WORDLESS["sd1"]
-    path = tiny.write(tmp_path / "sd.safetensors",
-                      tiny.single_file(config, tiny.random_weights(config)))
+    path = tiny.write_whole(tmp_path / "sd.safetensors", tiny.WORDLESS["sd1"])
     with pytest.raises(CheckpointError, match="reads pictures for FLUX.1 Redux, which a Stable"):
         load(path, [files[1]])
 

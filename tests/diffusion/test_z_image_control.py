@@ -118,10 +118,8 @@ def test_what_cannot_be_is_refused(net: object, denoiser: object, words: str) ->
 
 
 @pytest.mark.sweep
-def test_they_steer_a_picture(nets: dict[str, Companion], tmp_path: Path) -> None:
-    path = tiny.write(tmp_path / "z-image.safetensors", tiny.single_file(
-        MODEL, tiny.random_weights(MODEL)))
-    pipe = Pipeline.load(path, threads=1)
+def test_they_steer_a_picture(nets: dict[str, Companion], family_files: tiny.Files) -> None:
+    pipe = Pipeline.load(family_files["z-image"], threads=1)
 
     def made(*controls: Control) -> np.ndarray:
         return np.asarray(pipe("a red apple", width=SIDE, height=SIDE, steps=2, seed=7,
