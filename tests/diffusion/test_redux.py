@@ -174,9 +174,11 @@ def test_a_folder_of_redux_is_both(tmp_path: Path, files: tuple[Path, Path, Path
 
 
 def test_files_that_lie_beside_a_model_are_found(tmp_path: Path) -> None:
+    """Those that are called as usual, where there are others."""
     config = tiny.FAMILIES["flux"]
     tiny.write_parts(tmp_path, config)
-    tiny.redux_files(tmp_path / "style_models")
+    _, tower = tiny.redux_files(tmp_path / "style_models")
+    (tower.parent / "another_vision.safetensors").write_bytes(tower.read_bytes())
     reports = {path: inspect(path) for path in sorted(tmp_path.glob("*/*.safetensors"))
                if path.parent.name != "diffusion_models"}
     found = completed(inspect(tmp_path / "diffusion_models" / "flux.safetensors"), {

@@ -18,6 +18,7 @@ from smalti.checkpoint.source import LATENT_TENSOR, open_source
 from smalti.diffusion.fit import disagreements
 from smalti.errors import CheckpointError
 from smalti.families import ModelFamily, families, text_encoders
+from smalti.families.redux import FILES as REDUX_FILES
 
 TRIES_MAX = 32
 """Combinations of files that are tried for a model: each reads their headers, in 20 ms or so."""
@@ -69,9 +70,11 @@ def completed(model: Report, brought: Mapping[Path, Sequence[str]]) -> Completed
 
 def _shown_to(model: Completed, family: ModelFamily,
               brought: Mapping[Path, Sequence[str]]) -> Completed:
-    """A whole model with what makes tokens of pictures for it, where files bring all of that."""
+    """A whole model with what makes tokens of pictures for it, where files bring all of that; those
+    that are called as usual go before others."""
     for part in (text.encoder.name for text in family.texts if text.encoder.of_pictures):
-        fitting = [path for path, parts in brought.items() if part in parts]
+        fitting = sorted((path for path, parts in brought.items() if part in parts),
+                         key=lambda path: path.name not in REDUX_FILES)
         for more in islice(combinations(fitting, 2), TRIES_MAX):
             encoders = (*model.text_encoders, *more)
             try:

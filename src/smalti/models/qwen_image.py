@@ -218,7 +218,7 @@ def text_tokens(context: Value, config: QwenImageConfig) -> Value:
 
 
 def block(streams: dict[str, Value], modulations: dict[str, list[Value]], angles: Angles,
-           hidden: Value | None, config: QwenImageConfig) -> dict[str, Value]:
+          hidden: Value | None, config: QwenImageConfig) -> dict[str, Value]:
     """Text and image [n, t, c], in this order, after attention to both and an MLP each; `hidden`
     [n, 1, 1, t] is added to all scores."""
     g = next(iter(streams.values())).graph
