@@ -48,10 +48,12 @@ class FakeWorker:
 
 @dataclass
 class FakeCluster:
-    """Nodes by their names; `event(cluster, answers so far)` is called before each answer."""
+    """Nodes by their names; `event(cluster, answers so far)` is called before each answer, and
+    `pick` chooses the next one of those that can come next, by the numbers of their questions."""
 
     here: dict[str, ClusterNode] = field(default_factory=dict)
     event: Callable[[FakeCluster, int], None] = lambda cluster, answers: None
+    pick: Callable[[list[int]], int] = min
     workers: list[FakeWorker] = field(default_factory=list)
     answers: int = 0
     closed: bool = False
@@ -99,9 +101,17 @@ class FakeCluster:
     def ready(self, tickets: Sequence[Ticket], seconds: float) -> list[tuple[Ticket, Answer]]:
         self.event(self, self.answers)
         self.answers += 1
-        ticket = min(tickets)
+        ticket = self.pick(self._next(tickets))
         worker, method, arguments = self._asked.pop(ticket)
         return [(ticket, worker.asked(method, *arguments))]
+
+    def _next(self, tickets: Sequence[Ticket]) -> list[int]:
+        """A worker answers one question after the other; of one that is lost, any may be told."""
+        first: dict[int, int] = {}
+        for ticket in sorted(tickets):
+            first.setdefault(id(self._asked[ticket][0]), ticket)
+        return [ticket for ticket in sorted(tickets)
+                if ticket in first.values() or self._asked[ticket][0].lost]
 
     def end(self, worker: ClusterWorker) -> None:
         assert isinstance(worker, FakeWorker)
