@@ -189,6 +189,17 @@ def _joined_behind(places: Mapping[str, Sequence[Sequence[int]]]) -> tuple[list,
     return merged, sources
 
 
+def _joined_by(places: Callable[[Any, Any], Sequence[int]]
+               ) -> Callable[[Any, Sequence[Any]], JoinedControl]:
+    """`ControlKind.joined` of models with blocks of one kind: `places(net, denoiser)` has, for each
+    block, the number of what the net adds behind it, or -1."""
+    def joined(denoiser: Any, nets: Sequence[Any]) -> JoinedControl:
+        (merged,), sources = _joined_behind({"": [places(net, denoiser) for net in nets]})
+        return JoinedControl(merged, sources)
+
+    return joined
+
+
 def _flux_joined(flux: FluxConfig, nets: Sequence[FluxControlNetConfig]) -> JoinedControl:
     double, single = zip(*(flux_control_places(net, flux) for net in nets), strict=True)
     merged, sources = _joined_behind({"double.": double, "single.": single})
@@ -216,11 +227,6 @@ FLUX = ControlKind(
     downscale=lambda net: 2 ** (len(net.hint_channels) - 1) if net.hint_channels else 0,
     conditions=_flux_conditions,
 )
-
-
-def _sd3_joined(mmdit: MMDiTConfig, nets: Sequence[MMDiTControlNetConfig]) -> JoinedControl:
-    (merged,), sources = _joined_behind({"": [sd3_control_places(net, mmdit) for net in nets]})
-    return JoinedControl(merged, sources)
 
 
 def _sd3_graph(net: MMDiTControlNetConfig, denoiser: MMDiTConfig, *shape: int) -> Graph:
@@ -252,7 +258,7 @@ SD3 = ControlKind(
     denoiser=MMDiTConfig,
     words="Stable Diffusion 3",
     graph=_sd3_graph,
-    joined=_sd3_joined,
+    joined=_joined_by(sd3_control_places),
     same=lambda net: (net, ["hidden_size", "pooled_dim", *["context_dim", "heads"] * net.joint]),
     kinds=lambda net: 0,
     refuses=_sd3_refuses,
@@ -260,13 +266,6 @@ SD3 = ControlKind(
     shifted=lambda net: not net.joint,  # as InstantX trained
     conditions=_sd3_conditions,
 )
-
-
-def _qwen_image_joined(denoiser: QwenImageConfig,
-                       nets: Sequence[QwenImageControlNetConfig]) -> JoinedControl:
-    (merged,), sources = _joined_behind(
-        {"": [qwen_image_control_places(net, denoiser) for net in nets]})
-    return JoinedControl(merged, sources)
 
 
 def _qwen_image_channels(net: QwenImageControlNetConfig, latent: Floats, hint: Floats) -> Floats:
@@ -290,7 +289,7 @@ QWEN_IMAGE = ControlKind(
     denoiser=QwenImageConfig,
     words="Qwen-Image",
     graph=lambda net, denoiser, *shape: qwen_image_controlnet_graph(net, *shape),
-    joined=_qwen_image_joined,
+    joined=_joined_by(qwen_image_control_places),
     same=lambda net: (net, ["hidden_size", "heads", "context_dim", "in_channels"]),
     kinds=lambda net: 0,
     refuses=_qwen_image_refuses,
@@ -298,13 +297,6 @@ QWEN_IMAGE = ControlKind(
     channels=_qwen_image_channels,
     prompt_alone=True,  # as its authors' pipeline does
 )
-
-
-def _z_image_joined(denoiser: ZImageConfig,
-                    nets: Sequence[ZImageControlNetConfig]) -> JoinedControl:
-    (merged,), sources = _joined_behind(
-        {"": [z_image_control_places(net, denoiser) for net in nets]})
-    return JoinedControl(merged, sources)
 
 
 def _z_image_shapes(denoiser: ZImageConfig, names: Sequence[str], rows: int, height: int,
@@ -330,7 +322,7 @@ Z_IMAGE = ControlKind(
     denoiser=ZImageConfig,
     words="Z-Image",
     graph=z_image_controlnet_graph,
-    joined=_z_image_joined,
+    joined=_joined_by(z_image_control_places),
     same=lambda net: (net, ["hidden_size", "heads", "mlp_size", "vector_size"]),
     kinds=lambda net: 0,
     shapes=_z_image_shapes,
