@@ -11,6 +11,7 @@ import pytest
 import tiny_families as tiny
 from PIL import Image
 from safetensors.numpy import save_file
+from tiny_controlnet import check_steering
 
 from smalti import Control, Pipeline
 from smalti.benchmark.agreement import relative_error
@@ -127,17 +128,7 @@ def test_what_the_prompt_alone_gives_is_added_for_the_negative_one_too(
 @pytest.mark.sweep
 def test_they_steer_a_picture(nets: dict[str, Companion], family_files: tiny.Files) -> None:
     pipe = Pipeline.load(family_files["qwen-image"], threads=1)
-
-    def made(*controls: Control) -> np.ndarray:
-        return np.asarray(pipe("a red apple", width=SIDE, height=SIDE, steps=2, seed=7,
-                               controls=controls).images[0], np.float64)
-
-    plain, picture = made(), holed()
-    assert np.abs(made(Control(nets["union"], picture, 0.0)) - plain).max() <= 1
-    alone = [made(Control(net, picture, 0.5)) for net in nets.values()]
-    pictures = [plain, *alone, made(*(Control(net, picture, 0.5) for net in nets.values()))]
-    for number, one in enumerate(pictures):
-        assert all(np.abs(one - other).mean() > 0.1 for other in pictures[:number])
+    check_steering(pipe, SIDE, holed(), nets.values())
 
 
 # ---------------------------------------------------------------------- against diffusers

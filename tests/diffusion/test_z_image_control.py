@@ -12,6 +12,7 @@ import pytest
 import tiny_families as tiny
 from PIL import Image
 from safetensors.numpy import save_file
+from tiny_controlnet import check_steering
 
 from smalti import Control, Pipeline
 from smalti.benchmark.agreement import relative_error
@@ -120,17 +121,7 @@ def test_what_cannot_be_is_refused(net: object, denoiser: object, words: str) ->
 @pytest.mark.sweep
 def test_they_steer_a_picture(nets: dict[str, Companion], family_files: tiny.Files) -> None:
     pipe = Pipeline.load(family_files["z-image"], threads=1)
-
-    def made(*controls: Control) -> np.ndarray:
-        return np.asarray(pipe("a red apple", width=SIDE, height=SIDE, steps=2, seed=7,
-                               controls=controls).images[0], np.float64)
-
-    plain = made()
-    assert np.abs(made(Control(nets["1.0"], PICTURE, 0.0)) - plain).max() <= 1
-    alone = [made(Control(net, PICTURE, 0.5)) for net in nets.values()]
-    pictures = [plain, *alone, made(*(Control(net, PICTURE, 0.5) for net in nets.values()))]
-    for number, one in enumerate(pictures):
-        assert all(np.abs(one - other).mean() > 0.1 for other in pictures[:number])
+    check_steering(pipe, SIDE, PICTURE, nets.values())
 
 
 # ---------------------------------------------------------------------- against diffusers

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
+from hypothesis import strategies as st
+
+from smalti.codegen.cpu.lower import limits
+from smalti.codegen.levels import level
 from smalti.graph import Graph, Value
 from smalti.graph.operation import DTYPES
+from smalti.schedule import Limits
 
 
 def finished(g: Graph, y: Value, behind: str) -> Graph:
@@ -38,6 +45,17 @@ def convolution(channels: int, size: int, out: int, dtypes: tuple[str, str] = ("
     points = [g.constant(zero, dtype) for zero, dtype in zip(zeros, dtypes, strict=True)]
     return finished(g, g.apply("conv_integer", x, w, *points, pads=(window // 2,) * 4,
                                strides=(stride, stride), group=group), behind)
+
+
+def drawn_convolution(draw: Callable[..., Any], name: str, dtypes: tuple[str, str],
+                      zeros: tuple[int, int], behind: str) -> tuple[Graph, Limits]:
+    """Any such convolution, and limits of the level `name`, whose caches may be so small that sums
+    go through many chunks."""
+    channels, out = draw(st.integers(8, 90)), draw(st.integers(1, 80))
+    window, size = draw(st.sampled_from([1, 3])), draw(st.integers(1, 9))
+    graph = convolution(channels, size, out, dtypes, zeros, behind, window, draw(st.integers(1, 2)))
+    threads, small = draw(st.integers(1, 3)), draw(st.sampled_from([4 << 10, 1 << 20]))
+    return graph, limits(level(name), threads, 2 << 10, small)
 
 
 def operands(graph: Graph, seed: int = 0) -> tuple[dict, dict]:

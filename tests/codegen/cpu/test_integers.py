@@ -9,7 +9,7 @@ import pytest
 from examples import examples
 from hypothesis import assume, given, note
 from hypothesis import strategies as st
-from integer_graphs import code_product, convolution, operands, product
+from integer_graphs import code_product, convolution, drawn_convolution, operands, product
 from native_regions import INTEGER_LEVELS, PieceRunner, fewer_at_once, run_regions
 
 from smalti.codegen.cpu.lower import limits, lower
@@ -212,13 +212,7 @@ def test_any_schedule_gives_the_same(data, name: str, pair, behind: str) -> None
     """Also with caches so small that sums go through many chunks."""
     (dtypes, zeros), draw = pair, data.draw
     assume(name in WORD_LEVELS or pair not in OF_WORDS)
-    channels, out, window = draw(st.integers(8, 90)), draw(st.integers(1, 80)), draw(
-        st.sampled_from([1, 3]))
-    graph = convolution(channels, draw(st.integers(1, 9)), out, dtypes, zeros, behind, window,
-                        draw(st.integers(1, 2)))
-    bounds = limits(level(name), draw(st.integers(1, 3)), 2 << 10, draw(
-        st.sampled_from([4 << 10, 1 << 20])))
-
+    graph, bounds = drawn_convolution(draw, name, dtypes, zeros, behind)
     note(str(graph))
     check(graph, name, fewer_at_once(draw), bounds)
 
