@@ -58,7 +58,8 @@ def test_forms_of_prompts_are_read_by_every_family(pipes: Pipes, family: str) ->
     np.testing.assert_array_equal(pixels(pipe, "a (red:1) apple"), plain)
     weighted = np.abs(pixels(pipe, "a (red:3) apple") - plain).max() > 0
     assert weighted == (family not in tiny.NEWER)  # they read plain texts
-    assert np.abs(pixels(pipe, "a [red:blue:1] apple") - plain).max() > 0
+    other = pixels(pipe, "a [red:blue:1] apple", steps=4)  # one step of two shows in no byte in f32
+    assert np.abs(other - pixels(pipe, steps=4)).max() > 0
     longer = "a red apple " * 30
     assert np.abs(pixels(pipe, longer) - pixels(pipe, longer + "and a dog")).max() > 0
 
