@@ -73,3 +73,9 @@ def test_a_slip_in_a_name_is_told_with_what_is_near(tmp_path: Path) -> None:
 def test_int8_is_foretold_for_this_computer_only(path: Path) -> None:
     refused(run("inspect", path, "--device", "core_i5_12400", "--precision", "int8"),
             "for the CPU of this computer only", "core_i5_12400 auto, f32, bf16 are")
+
+
+def test_pictures_of_redux_are_foretold(path: Path) -> None:
+    refused(run("inspect", path, "--redux", 2), "redux is for models of FLUX.1")
+    for number in (-1, 11, "a.png"):
+        assert "Invalid value for '--redux'" in run("inspect", path, "--redux", number).stderr

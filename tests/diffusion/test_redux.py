@@ -20,8 +20,8 @@ from smalti.diffusion.metadata import parse
 from smalti.diffusion.option_text import read
 from smalti.diffusion.options import PICTURE_NAMES
 from smalti.diffusion.purpose import untaken
-from smalti.diffusion.redux import patches_of, with_pictures
-from smalti.diffusion.request import request
+from smalti.diffusion.redux import patches_of, tokens_shown, with_pictures
+from smalti.diffusion.request import denoising_bytes, request
 from smalti.errors import CheckpointError, InputError
 from smalti.families.redux import FILES
 from smalti.models import REDUX
@@ -93,6 +93,21 @@ def test_a_forecast_counts_them(pipe: Pipeline) -> None:
     parts = {each.part: each for each in more.parts}
     assert "text_3" not in [each.part for each in plain.parts] and parts["text_3"].runs == 2
     assert parts["transformer"].shape[3] == 256 + 2 * tiny.REDUX.tokens
+
+
+def test_its_tokens_count_in_the_memory_that_is_needed() -> None:
+    """729 each, as many as a picture of 108 x 108 pixels has with the tiny autoencoder."""
+    config = replace(tiny.FLUX_REDUX, texts={**tiny.FLUX_REDUX.texts, "redux": REDUX})
+    alone = denoising_bytes(config, 108, 108)
+    assert denoising_bytes(config, 108, 108, tokens=729) == 2 * alone
+    for count, added, parts in ((1, False, 2), (10, False, 11), (10, True, 2)):
+        asked = PictureOptions("a cat", redux=[RED] * count, redux_sum=added, width=108, height=108,
+                               guidance_scale=1)
+        assert tokens_shown(config, asked) == 729 * (parts - 1)
+        request(config, asked, memory_bytes=parts * alone)
+        with pytest.raises(InputError, match=f"108x108, with {729 * (parts - 1)} tokens of Redux, "
+                                             "needs about .* or give fewer pictures as redux"):
+            request(config, asked, memory_bytes=parts * alone - 1)
 
 
 @pytest.mark.parametrize(("given", "said"), [

@@ -44,6 +44,9 @@ from smalti.errors import InputError
               help="File of a text encoder that the model lacks; may be given several times.")
 @click.option("--vae", default=None, metavar="PATH|NAME",
               help="File of an autoencoder that the model lacks.")
+@click.option("--redux", type=click.IntRange(0, 10), default=None, metavar="NUMBER",
+              help="Pictures that the prompt takes on, with the files of FLUX.1 Redux among the "
+                   "text encoders. Default: none.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), default=None,
               metavar="FILE", help="Also write what is foretold of pictures to a file, as JSON.")
 def inspect(file: str | None, shapes: tuple[str, ...], json_path: Path | None,
@@ -92,6 +95,8 @@ def foretold(file: str | None, given: dict[str, Any], folder: Path) -> Any:
     """The plan of a picture (a `Forecast`); outlines of what has to be fetched are put into
     `folder`."""
     with ending_at_once():
+        from PIL import Image
+
         from smalti import fetch
         from smalti.diffusion.load_options import LoadOptions
         from smalti.diffusion.named import fetched
@@ -102,7 +107,7 @@ def foretold(file: str | None, given: dict[str, Any], folder: Path) -> Any:
         return fetch.outlined(str(name), memory, folder, tell)
 
     width, height = parse_size(given.pop("size"))
-    steps = given.pop("steps")
+    steps, shown = given.pop("steps"), given.pop("redux")
     device, precision = given.pop("device") or "auto", given.pop("precision") or "auto"
     places = [each.rpartition("=") for each in device.split(",")]
     device = ",".join(f"{part}{equals}{place if place == 'auto' else foreseen(place)}"
@@ -110,7 +115,8 @@ def foretold(file: str | None, given: dict[str, Any], folder: Path) -> Any:
     asked = fetched(LoadOptions(file, device, precision, progress=show_progress, keep=False,
                                 **given), outlined)
     pipe = Pipeline.load(**{each.name: getattr(asked, each.name) for each in fields(asked)})
-    return pipe.forecast("", width=width, height=height, steps=steps)
+    pictures = [Image.new("RGB", (1, 1))] * (shown or 0)  # which all become as many tokens
+    return pipe.forecast("", width=width, height=height, steps=steps, redux=pictures or None)
 
 
 def told(file: Path | None, wanted: dict[str, Any]) -> str:

@@ -223,7 +223,7 @@ def _tokens_seen(config: ModelConfig, pictures: Sizes) -> int:
 
 def usual_tokens(config: ModelConfig, pictures: Sizes = (), shown: int = 0) -> int:
     """The tokens that a denoiser reads of a short prompt, with pictures where they are read, and of
-    so many that Redux has `shown`."""
+    so many that Redux makes of others, which are `shown`."""
     family, blank = family_of(config), {}
     for name, width in ((name, text.hidden_size) for name, text in config.texts.items()):
         text = family.text(name)
@@ -235,8 +235,7 @@ def usual_tokens(config: ModelConfig, pictures: Sizes = (), shown: int = 0) -> i
                               np.zeros((1, width), np.float32), np.ones((1, tokens), np.float32))
     told = Circumstances(config.default_height, config.default_width, 1.0, [False])
     tokens = family.join(config, blank, told)["context"].shape[1]
-    if isinstance(reader := config.texts.get("redux"), ReduxConfig):
-        tokens += shown * reader.tokens
+    tokens += shown
     if family.conditioner is None:
         return tokens
     graph = parts(config)[CONDITIONER].graph(*usual_conditioner_shape(config))

@@ -19,6 +19,7 @@ from smalti.diffusion.prompt import parse
 from smalti.diffusion.samplers import Sampler
 from smalti.errors import InputError
 from smalti.families.record import Floats
+from smalti.models.config import ModelConfig
 from smalti.models.language_config import ReduxConfig
 from smalti.models.qwen_vision import in_patches
 
@@ -41,6 +42,15 @@ def pictures_of(options: Any) -> tuple[Image.Image, ...] | None:
         raise InputError(f"redux_strength has {len(options.redux_strength)} numbers, redux "
                          f"{len(found)} pictures; expected one for all, or one for each")
     return tuple(opaque(opened(each)) for each in found)
+
+
+def tokens_shown(config: ModelConfig, options: Any) -> int:
+    """The tokens that a denoiser reads of the pictures of Redux that are given: of those that are
+    added up, as many as of one; 0 without any, or where no part of the model reads them."""
+    reader = config.texts.get("redux")
+    if options.redux is None or not isinstance(reader, ReduxConfig):
+        return 0
+    return reader.tokens * (1 if options.redux_sum else len(given(options.redux, "redux")))
 
 
 def check_alone(options: Any, guidance: float, sampler: Sampler, steps: int,

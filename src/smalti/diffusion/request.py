@@ -19,7 +19,7 @@ from smalti.diffusion.noise import NOISES, Schedule, find_schedule
 from smalti.diffusion.options import OPTIONS, SIDE_MAX, PictureOptions
 from smalti.diffusion.purpose import untaken
 from smalti.diffusion.random import SEED_END, batch_seeds
-from smalti.diffusion.redux import check_alone, pictures_of
+from smalti.diffusion.redux import check_alone, pictures_of, tokens_shown
 from smalti.diffusion.samplers import SAMPLERS, Sampler, split_label
 from smalti.diffusion.variation import Variation, variation
 from smalti.errors import InputError
@@ -112,7 +112,8 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
     """
     width, height = size or (_or(options.width, config.default_width),
                              _or(options.height, config.default_height))
-    check_size(config, width, height, memory_bytes, read)
+    shown = tokens_shown(config, options)
+    check_size(config, width, height, memory_bytes, read, shown)
     sampler, schedule = _walk(options, config)
     if options.eta is not None and sampler.eta is None:
         able = ", ".join(name for name in SAMPLERS if SAMPLERS[name].eta is not None)
@@ -134,7 +135,7 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
     larger = hires(options, (width, height), size_multiple(config), steps)
     if larger is not None:
         check_second("this model", config.denoiser, config.vae.downscale, (width, height), larger)
-        check_size(config, larger.width, larger.height, memory_bytes)
+        check_size(config, larger.width, larger.height, memory_bytes, tokens=shown)
     filled: dict[str, Any] = {
         "width": int(width), "height": int(height), "steps": steps, "sampler": sampler.name,
         "noise": schedule.name, "clip_skip": clip_skip,
@@ -211,12 +212,13 @@ def working_bytes(config: ModelConfig, width: int, height: int) -> int:
 
 
 def denoising_bytes(config: ModelConfig, width: int, height: int,
-                    read: Sequence[tuple[int, int]] = ()) -> int:
+                    read: Sequence[tuple[int, int]] = (), tokens: int = 0) -> int:
     """A guess of the memory that denoising needs beside weights: `COPIES` of the activations at
     full size, in f32, for a batch of two; those of pictures of these sizes that are `read` as
-    tokens beside them."""
+    tokens beside them, and of so many `tokens` that Redux makes of pictures."""
     area = sum(width * height // config.vae.downscale**2
                for width, height in ((width, height), *read))
+    area += tokens * config.denoiser.multiple**2
     return 2 * 4 * COPIES * config.denoiser.widest(area)
 
 
@@ -273,9 +275,9 @@ def check_second(what: str, denoiser: DenoiserConfig, downscale: int, size: tupl
 
 
 def check_size(config: ModelConfig, width: int, height: int, memory_bytes: int,
-               read: Sequence[tuple[int, int]] = ()) -> None:
+               read: Sequence[tuple[int, int]] = (), tokens: int = 0) -> None:
     """Raise InputError for a size that the model does not make, or that memory does not hold with
-    the pictures that it reads."""
+    the pictures that it reads, and the tokens that Redux makes of others."""
     multiple = size_multiple(config)
     longest = side_max(config.denoiser, config.vae.downscale)
     for what, extent in (("width", width), ("height", height)):
@@ -285,10 +287,12 @@ def check_size(config: ModelConfig, width: int, height: int, memory_bytes: int,
             raise InputError(f"{what} is {extent}; this model makes pictures whose sides are "
                              f"multiples of {multiple} pixels; the next are {below} and "
                              f"{below + multiple}")
-    need = denoising_bytes(config, width, height, read)
+    need = denoising_bytes(config, width, height, read, tokens)
     if need > memory_bytes:
-        beside = f", with {len(read)} that are read," if read else ""
-        fewer = ", or give fewer pictures" if len(read) > 1 else ""
+        beside = (f", with {len(read)} that are read," if read else
+                  f", with {tokens} tokens of Redux," if tokens else "")
+        fewer = (", or give fewer pictures" if len(read) > 1 else
+                 ", or give fewer pictures as redux, or none" if tokens else "")
         raise InputError(f"a picture of {width}x{height}{beside} needs about "
                          f"{need / 2**30:.1f} GiB of working memory (an estimate); there are "
                          f"{memory_bytes / 2**30:.1f} GiB; choose a smaller size{fewer}")
