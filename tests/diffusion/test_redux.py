@@ -186,6 +186,9 @@ def test_a_folder_of_redux_is_both(tmp_path: Path, files: tuple[Path, Path, Path
         (tmp_path / place).write_bytes(file.read_bytes())
     (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "FluxPriorRedux"}))
     assert load(files[0], [tmp_path]).config == load(files[0], files[1:]).config
+    report = inspect(tmp_path)
+    assert report.kind is not None and report.kind.id == "text-encoder"
+    assert [*report.parameters] == ["redux"]
 
 
 def test_files_that_lie_beside_a_model_are_found(tmp_path: Path) -> None:

@@ -137,6 +137,36 @@ def test_models_in_several_files_are_called_as_they_are_now_and_tried_anew_when_
     assert tried == ["chroma.safetensors"]
 
 
+def test_a_whole_model_reads_pictures_with_redux_beside_it(tmp_path: Path) -> None:
+    """A file of all parts, as one of parts; with Redux in two files, or as a folder."""
+    models = tmp_path / "models"
+    (models / "checkpoints").mkdir(parents=True)
+    path = tiny_families.write_whole(models / "checkpoints" / "flux.safetensors",
+                                     tiny_families.FAMILIES["flux"])
+    shutil.copy(path, path.with_name("another.safetensors"))
+    folders = ModelFolders([models])
+    before = folders.named("flux", MODEL)
+    assert before.usable and before.text_encoders == () and "redux" in before.untaken
+    files = tiny_families.redux_files(models / "style_models")
+    folders.all()
+    for name in ("flux", "another"):
+        model = folders.named(name, MODEL)
+        assert model.text_encoders == tuple(each.name for each in files)
+        assert model.vae == "" and "redux" not in model.untaken
+    asked = opened({"prompt": "a", "model": "flux", "redux": as_base64(Image.new("RGB", (8, 8)))},
+                   folders)
+    assert [each.path for each in asked.text_encoders] == [*files] and asked.vae is None
+    folder = models / "FLUX.1-Redux-dev"
+    for file, place in zip(files, ("image_embedder/diffusion_pytorch_model.safetensors",
+                                   "image_encoder/model.safetensors"), strict=True):
+        (folder / place).parent.mkdir(parents=True)
+        file.rename(folder / place)
+    (folder / "model_index.json").write_text('{"_class_name": "FluxPriorReduxPipeline"}')
+    found = {each.name: each for each in folders.all()}
+    assert found["FLUX.1-Redux-dev"].kind == "text-encoder"
+    assert found["flux.safetensors"].text_encoders == ("FLUX.1-Redux-dev",)
+
+
 def test_each_model_has_the_controlnets_that_fit_it(tmp_path: Path, model_path: Path) -> None:
     """Those for others are in the list, with what they are for, but not among those of a model."""
     shutil.copy(model_path, tmp_path / "tiny.safetensors")

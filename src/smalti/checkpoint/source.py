@@ -291,6 +291,11 @@ def _open_file(path: Path) -> FoundModel:
 
 
 def _open_folder(path: Path) -> FoundModel:
+    networks = diffusers.several_parts(path)
+    if len(networks) > 1:
+        opened = [_open_part(each, TEXT) for each in networks]
+        return replace(opened[0], path=path, format="diffusers folder", tensors={
+            name: tensor for each in opened for name, tensor in each.tensors.items()})
     index = diffusers.read_index(path)
     kind, tables = diffusers.other_kind(index), diffusers.read_configs(path)
     if kind is not None:

@@ -1,4 +1,4 @@
-"""The parts that a model file lacks, of other files: those that fit it.
+"""The parts that a model file lacks, or may have besides, of other files: those that fit it.
 
 Models of the last years are published as a denoiser alone, beside text encoders and an autoencoder
 that several of them share.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice, product
+from itertools import chain, combinations, islice, product
 from pathlib import Path
 
 from smalti.checkpoint.layout import VAE
@@ -34,16 +34,20 @@ class Completed:
 
 
 def completed(model: Report, brought: Mapping[Path, Sequence[str]]) -> Completed | None:
-    """A model with the parts that it lacks; None where other files bring not all of them, or none
-    that fit.
+    """A model with the parts that it lacks, and with what makes tokens of pictures for it where
+    files bring that; None where other files bring not all that it lacks, or nothing that fits.
 
     `brought` are the parts that each of these holds, as its report counts them. A file that is
     called as that of its part usually is goes before others. What reads pictures in a text encoder
     may be a file of its own, beside that of the language model.
     """
-    if model.kind is None or not model.absent:
+    if model.kind is None or not model.kind.supported:
         return None
     family = families()[model.kind.family]
+    if not model.absent:
+        whole = Completed(model, (), None)
+        shown = _shown_to(whole, family, brought) if model.loadable else whole
+        return None if shown is whole else shown
     usual = usual_files(family)
     seeing = {text.encoder.name for text in family.texts if text.seen is not None}
     choices: list[list[tuple[Path, ...]]] = []
@@ -72,10 +76,11 @@ def _shown_to(model: Completed, family: ModelFamily,
               brought: Mapping[Path, Sequence[str]]) -> Completed:
     """A whole model with what makes tokens of pictures for it, where files bring all of that; those
     that are called as usual go before others."""
-    for part in (text.encoder.name for text in family.texts if text.encoder.of_pictures):
+    for part in readers_of_pictures(family):
         fitting = sorted((path for path, parts in brought.items() if part in parts),
                          key=lambda path: path.name not in REDUX_FILES)
-        for more in islice(combinations(fitting, 2), TRIES_MAX):
+        alone = ((path,) for path in fitting if path.is_dir())  # a folder has both networks
+        for more in islice(chain(alone, combinations(fitting, 2)), TRIES_MAX):
             encoders = (*model.text_encoders, *more)
             try:
                 found = inspect(model.report.path, encoders, model.vae)
@@ -84,6 +89,16 @@ def _shown_to(model: Completed, family: ModelFamily,
             if found.loadable and found.config and not any(disagreements(found.config)):
                 return Completed(found, encoders, model.vae)
     return model
+
+
+def readers_of_pictures(family: ModelFamily) -> tuple[str, ...]:
+    """The parts that make tokens of a prompt from pictures, without which models of a family are
+    whole.
+
+    >>> readers_of_pictures(families()["flux"]), readers_of_pictures(families()["chroma"])
+    (('redux',), ())
+    """
+    return tuple(text.encoder.name for text in family.texts if text.encoder.of_pictures)
 
 
 def _may_be(part: str, parts: Sequence[str]) -> bool:

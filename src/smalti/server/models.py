@@ -147,14 +147,14 @@ class ModelFolders:
             return list(files)
 
     def _whole(self, files: list[ModelFile], states: Mapping[Path, State]) -> list[ModelFile]:
-        """The same files, models that lack parts together with those that bring them, and all with
-        the ControlNets that fit them."""
+        """The same files, models that lack parts, or may read pictures, together with those that
+        bring this, and all with the ControlNets that fit them."""
         parts = [each for each in files if each.kind in PARTS]
         among = tuple(states[each.path] for each in parts)
         known, self._completed = self._completed, {}
         found = []
         for each in files:
-            if each.lacks:
+            if each.lacks or _may_see(each, parts):
                 key = each.name, (states[each.path], *among)
                 each = self._completed[key] = known.get(key) or completed(each, parts)
             found.append(each)
@@ -288,8 +288,18 @@ def _with_report(file: ModelFile, report: Report) -> ModelFile:
         return replace(file, usable=False, problem=str(error))
 
 
+def _may_see(file: ModelFile, parts: Sequence[ModelFile]) -> bool:
+    """Whether a whole model may read pictures with what is among these files of parts."""
+    if file.kind != MODEL or not file.usable:
+        return False
+    readers = completing.readers_of_pictures(families()[file.family])
+    return any(reader in each.holds for each in parts for reader in readers
+               if reader not in file.holds)
+
+
 def completed(file: ModelFile, parts: Sequence[ModelFile]) -> ModelFile:
-    """A model that lacks parts, with files that bring them; itself where there are none."""
+    """A model with files that bring what it lacks, or may have besides; itself where there are
+    none."""
     named = {each.path: each.name for each in parts}
     try:
         found = completing.completed(checkpoint.inspect(file.path),
