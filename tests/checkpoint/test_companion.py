@@ -129,7 +129,7 @@ TRANSFORMERS = {
     "Z-Image 1.0": TINY_Z_CONTROL,
     "Z-Image 2.0": replace(TINY_Z_CONTROL, refining="layers", refiners=0, hint_channels=9,
                            refiner_places=(0,)),
-    "Z-Image 2.1": replace(TINY_Z_CONTROL, refining="steering", hint_channels=9,
+    "Z-Image 2.1": replace(TINY_Z_CONTROL, refining="steering", hint_channels=33,
                            refiner_places=(0,)),
 }
 OF_CONFIG = {FluxControlNetConfig: (flux_controlnet_graph, flux_controlnet_module),
@@ -382,12 +382,26 @@ def test_inspect_tells_of_controlnets(config: ControlNetConfig, family: str,
     assert lines["precision"] == f"F16 ({len(weights)} tensors)"
 
 
+def test_a_name_tells_that_a_controlnet_fills_parts_of_pictures(tmp_path: Path) -> None:
+    """Of a file, or of the folder of a file that is called as all are."""
+    weights = controlnet_weights(CONTROLNETS["SD 1"])
+    folder = tmp_path / "control_v11p_sd15_inpaint"
+    folder.mkdir()
+    for path in (tmp_path / "control_Inpaint.safetensors",
+                 folder / "diffusion_pytorch_model.safetensors"):
+        lines = told(write(path, weights))
+        assert lines["family"] == (
+            "a ControlNet for Stable Diffusion 1.x, which fills parts of pictures")
+    assert not open_companion(write(folder / "other.safetensors", weights)).config.fills
+
+
 @pytest.mark.parametrize(("name", "family", "details"), [
     ("Qwen-Image", "a ControlNet for Qwen-Image", "2 blocks of 64"),
     ("Qwen-Image, inpaint", "a ControlNet for Qwen-Image, which fills parts of pictures",
      "1 blocks of 64"),
     ("Z-Image 1.0", "a union of ControlNets for Z-Image", "1 blocks of 64, as of 1.0"),
-    ("Z-Image 2.1", "a union of ControlNets for Z-Image", "1 blocks of 64, as of 2.1")])
+    ("Z-Image 2.1", "a union of ControlNets for Z-Image, which also fills parts of pictures",
+     "1 blocks of 64, as of 2.1")])
 def test_inspect_tells_of_controlnets_of_transformers(name: str, family: str, details: str,
                                                       tmp_path: Path) -> None:
     stored = {key.removeprefix("control_model."): array

@@ -20,6 +20,7 @@ from smalti.benchmark.weights import seeded
 from smalti.checkpoint import Companion, open_companion
 from smalti.checkpoint.gguf import GgufTensor, write_gguf
 from smalti.checkpoint.quantise import quantise
+from smalti.cli.generate import read_controls
 from smalti.cli.main import root
 from smalti.diffusion import residents
 from smalti.diffusion.control import Control, Controls, as_hint
@@ -180,6 +181,22 @@ def test_any_picture_becomes_a_hint() -> None:
     assert (hint[:, :, 14:17].sum(axis=2) == 1).all() and hint.sum() == 3 * 32
 
 
+def test_what_is_transparent_is_filled_by_a_net_for_inpainting(saved) -> None:
+    """It reads -1 there, others what lies below; without such parts it reads a picture alike."""
+    net = saved(PLAIN)
+    filling = Companion(net.path, replace(PLAIN, fills=True), {})
+    shown = Image.new("RGB", (8, 4), "white")
+    shown.putalpha(Image.fromarray(np.repeat(np.array([[0, 127, 128, 255]], np.uint8), 2, 1)
+                                   .repeat(4, 0)))
+    assert (Control(net, shown).hint(8, 4) == 1).all()
+    found = Control(filling, shown).hint(8, 4)
+    assert found[0].tolist() == [[-1] * 4 + [1] * 4] * 4
+    assert (Control(filling, shown.convert("RGB")).hint(8, 4) == 1).all()
+    changed = shown.convert("RGBA")
+    assert Control(filling, None).shown(changed).picture is changed
+    assert not Control(filling, None).fills_changed  # what is known is shown to the model, too
+
+
 def test_a_picture_is_made_to_fit(saved) -> None:
     net, image = saved(PLAIN), Image.fromarray((255 * picture(1)).astype(np.uint8))
     exact = controls([Control(net, np.asarray(image, np.float32) / 255)])(*inputs_of(PLAIN))
@@ -252,8 +269,12 @@ def test_the_command(model_path: Path, tmp_path: Path, monkeypatch: pytest.Monke
         text = made.info["parameters"]
     assert "Module: canny" in text and "Weight: 0.5, Guidance Start: 0.1" in text
     assert "ControlNet 1:" in text and "Weight: 1, Guidance Start: 0, Guidance End: 1" in text
+    first, second = read_controls([(str(tmp_path), "none"), (str(tmp_path), str(picture))], [], [],
+                                  edges=False)
+    assert first.picture is None and isinstance(second.picture, Image.Image)
     for options, words in (
             (("--edges",), "there is no --control"),
+            (("--control", tmp_path, "none"), "is given without a picture, which stands for the"),
             (("--control-strength", 1), "--control-strength is given 1 times, --control 0 times"),
             (("--control", tmp_path, model_path), "cannot be read as a picture"),
             (("--control", model_path, picture), "is no upscaler that is known")):

@@ -106,7 +106,8 @@ def open_companion(path: str | Path, pooled: bool | None = None) -> Companion:
     its weights may be given for.
 
     `pooled` says of a ControlNet that only the mean over all pixels is handed on; where it is None,
-    the folder says so, or "shuffle" in the name. A number in the file, or "canny" in the name,
+    the folder says so, or "shuffle" in the name; "inpaint" there tells of one for a UNet that it
+    fills parts of pictures. A number in the file, or "canny" in the name,
     tells of one for 3.5 large that it reads edges. Raises CheckpointError for a file that holds no
     such network, or one with tensors that are missing, too many or of other shapes.
     """
@@ -125,7 +126,8 @@ def open_companion(path: str | Path, pooled: bool | None = None) -> Companion:
     tensors = {name: StoredTensor.of(file, name, expression) for name, expression in stored.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     config = kind.config(path, shapes, StatedKind(stated, pooled, _is_canny(path, file),
-                                                  _is_idle(stated, file)))
+                                                  _is_idle(stated, file),
+                                                  "inpaint" in f"{folder.name}".lower()))
     idle = kind.idle(config)
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(idle)}
     shapes = {name: shapes[name] for name in tensors}

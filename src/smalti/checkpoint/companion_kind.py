@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +72,14 @@ IDLE = f"{REFINERS}.0.before_proj.weight"
 @dataclass(frozen=True)
 class StatedKind:
     """What shapes do not tell of a ControlNet: the folder's config.json as `table`, whether only
-    the mean over all pixels is handed on, whether it is for edges, and whether the tensor `IDLE` of
-    its file is all zeros."""
+    the mean over all pixels is handed on, whether it is for edges, whether the tensor `IDLE` of
+    its file is all zeros, and whether its name says that it is for inpainting."""
 
     table: Mapping[str, object]
     pooled: bool
     canny: bool
     idle: bool = False
+    inpainting: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,10 @@ def _by_table(shapes: Shapes, table: Table) -> Stored:
 
 def _union(count: int) -> str:
     return "union of ControlNets" if count else "ControlNet"
+
+
+def _fills(config: Any, how: str = "") -> str:
+    return f", which {how}fills parts of pictures" if config.fills else ""
 
 
 def _kinds(count: int) -> str:
@@ -169,7 +174,8 @@ def _unet_stored(shapes: Shapes) -> Stored | None:
 def _unet_config(path: Path, shapes: Shapes, stated: StatedKind) -> ControlNetConfig:
     groups = stated.table.get("norm_num_groups")
     known = {"norm_groups": groups} if isinstance(groups, int) and groups > 0 else {}
-    return controlnet_config(path, shapes, _heads(stated.table), pooled=stated.pooled, **known)
+    found = controlnet_config(path, shapes, _heads(stated.table), pooled=stated.pooled, **known)
+    return replace(found, fills=stated.inpainting)
 
 
 def _heads(table: Mapping[str, object]) -> list[int]:
@@ -193,7 +199,7 @@ def _unet_title(config: ControlNetConfig) -> str:
     models = {denoiser.context_dim: family.title for family in families().values()
               for denoiser in family.published if denoiser.part == config.unet.part}
     return (f"a {_union(config.types)} for "
-            f"{models.get(width, f'a UNet that reads prompts of width {width}')}")
+            f"{models.get(width, f'a UNet that reads prompts of width {width}')}{_fills(config)}")
 
 
 def _unet_details(config: ControlNetConfig) -> str:
@@ -227,8 +233,7 @@ QWEN_IMAGE_CONTROL = CompanionKind(
     stored=_qwen_image_stored,
     config=lambda path, shapes, stated: qwen_image_controlnet_config(path, shapes),
     graphs=lambda config, shapes: [qwen_image_controlnet_graph(config, 1, 2, 2, 1)],
-    title=lambda config: (f"a ControlNet for Qwen-Image"
-                          f"{', which fills parts of pictures' if config.fills else ''}"),
+    title=lambda config: f"a ControlNet for Qwen-Image{_fills(config)}",
     details=lambda config: f"{config.blocks} blocks of {config.hidden_size}",
 )
 
@@ -241,7 +246,7 @@ Z_IMAGE_CONTROL = CompanionKind(
     config=lambda path, shapes, stated: z_image_controlnet_config(
         path, shapes, stated.table, stated.idle),
     graphs=lambda config, shapes: [z_image_controlnet_graph(config, config, 1, 2, 2, 1)],
-    title=lambda config: "a union of ControlNets for Z-Image",
+    title=lambda config: f"a union of ControlNets for Z-Image{_fills(config, 'also ')}",
     details=lambda config: (f"{config.blocks} blocks of {config.hidden_size}, as of "
                             f"{RELEASES[config.refining]}"),
     idle=lambda config: (f"{CONTROL}{REFINERS}.",) * (config.refining == LAYERS),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from smalti.models.config import ModelConfig
 
 LORA = re.compile(r"(.*?)((?::[-+]?(?:\d+\.?\d*|\.\d+)){1,2})?", re.DOTALL)
+CHANGED = "none"
+"""In place of a ControlNet's picture: it reads the one that is changed."""
 
 
 def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
@@ -44,7 +46,8 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
               help="PNG to write; %03d in the name is the number of the picture.")
 @model_options
 @click.option("--control", "controls", nargs=2, multiple=True, metavar="MODEL PICTURE",
-              help="A ControlNet and the picture that it reads; may be given several times.")
+              help="A ControlNet and the picture that it reads, or none for the one that --image "
+                   "changes; may be given several times.")
 @click.option("--control-strength", "strengths", type=float, multiple=True,
               help="How much a ControlNet counts, for each in order. Default: 1.")
 @click.option("--control-time", "times", type=(float, float), multiple=True, metavar="START END",
@@ -161,7 +164,8 @@ def read_controls(controls: Sequence[tuple[str, str]], strengths: Sequence[float
 
     strengths = [*strengths, *[1.0] * len(controls)]
     times = [*times, *[(0.0, 1.0)] * len(controls)]
-    return [smalti.Control.load(model, opened(picture), strength=strength, start=start,
+    return [smalti.Control.load(model, None if picture == CHANGED else opened(picture),
+                                strength=strength, start=start,
                                 end=end, edges=(LOW, HIGH) if edges else None)
             for (model, picture), strength, (start, end) in zip(
                 controls, strengths, times, strict=False)]

@@ -8,7 +8,7 @@ as the denoiser does ("balanced").
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.edges import canny
 from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, ignore
 from smalti.errors import InputError
-from smalti.families.controls import CONTROL_KINDS, ControlKind, joined, misfit
+from smalti.families.controls import ControlKind, control_kind, joined, misfit
 from smalti.fetch import located
 from smalti.graph.quantised import FORMATS, Quantised
 from smalti.models import VaeConfig, tileable
@@ -50,36 +50,70 @@ class Control:
     """A ControlNet, the picture that it reads, and how much it counts from when to when.
 
     `picture` is one of any size, or f32[height, width, channels] of the size that is made, in
-    [0, 1] but for an inpainting ControlNet, of which -1 marks what is to be filled; of one for a
-    transformer that is what is transparent in a picture. With `edges`,
-    thresholds as of `canny`, the edges of a picture are read instead. `start` and `end` are shares
-    of the way from noise to picture, by the times that a model was trained for; `kind` is the
-    number of the picture's kind for a union.
+    [0, 1]; None stands for the one that is changed. What is transparent in it, or -1, is to be
+    filled by a net that does so. A net that reads what it fills besides a picture that steers, as
+    those of Z-Image do, takes it from `fill`, or, where that is None, from the picture that is
+    changed and its mask. With `edges`, thresholds as of `canny`, the edges of a picture are read
+    instead. `start` and `end` are shares of the way from noise to picture, by the times that a
+    model was trained for; `kind` is the number of the picture's kind for a union.
     """
 
     net: Companion
-    picture: Image.Image | Floats
+    picture: Image.Image | Floats | None
     strength: float = 1.0
     start: float = 0.0
     end: float = 1.0
     kind: int = 0
     edges: tuple[float, float] | None = None
+    fill: Image.Image | Floats | None = None
 
     @classmethod
-    def load(cls, path: str | Path, picture: Image.Image | Floats, **options: Any) -> Control:
+    def load(cls, path: str | Path, picture: Image.Image | Floats | None = None,
+             **options: Any) -> Control:
         """One of a ControlNet in a file of any format, a diffusers folder, or by its name; the
         options are those of the class. Raises CheckpointError for anything else."""
         return cls(open_companion(located(path, None, ignore)), picture, **options)
 
     @property
     def net_kind(self) -> ControlKind:
-        """What is known of ControlNets like this one."""
-        return CONTROL_KINDS[type(self.net.config)]
+        """What is known of ControlNets like this one. Raises InputError for another network."""
+        kind = control_kind(self.net.config)
+        if kind is None:
+            raise InputError(f"{self.net.path} is no ControlNet")
+        return kind
 
     @property
     def fills(self) -> bool:
         """Whether it reads where its picture is to be filled."""
         return self.net_kind.fills(self.net.config)
+
+    @property
+    def completes(self) -> bool:
+        """Whether the picture that it fills is another one than that which steers."""
+        return self.net_kind.completes(self.net.config)
+
+    @property
+    def fills_changed(self) -> bool:
+        """Whether it fills what is masked in the picture that is changed, all the way, and what is
+        not masked stays by its doing: the model needs not be shown what is known."""
+        own = self.fill is not None or self.picture is not None and (
+            not self.completes or _has_holes(self.picture))
+        return (self.net_kind.keeps(self.net.config) and not own and self.strength != 0
+                and (self.start, self.end) == (0, 1))
+
+    def shown(self, changed: Image.Image | None) -> Control:
+        """The same with the picture that is `changed`, where it reads that: what is transparent of
+        it is masked. Raises InputError where there is none."""
+        if (self.completes and self.fill is None and changed is not None and _has_holes(changed)
+                and (self.picture is None or not _has_holes(self.picture))):
+            return replace(self, fill=changed)
+        if self.picture is None and self.fill is None:
+            if changed is None:
+                raise InputError(f"{self.net.path} is given without a picture, which stands for "
+                                 f"the one that is changed, and none is; give it a picture, or an "
+                                 f"image")
+            return replace(self, picture=changed)
+        return self
 
     def text(self) -> str:
         """What the text of a picture tells of it, as A1111 writes it."""
@@ -102,16 +136,30 @@ class Control:
 
         Raises InputError for an array of another shape.
         """
-        if isinstance(self.picture, Image.Image):
-            hint = as_hint(self.picture, width, height, self.edges)
+        return self._read(self.picture, width, height, self.edges)
+
+    def hints(self, width: int, height: int) -> tuple[Floats | None, Floats | None]:
+        """For a net that reads what it fills besides a picture that steers: what it reads of the
+        one that steers, and of the other one. One picture that has holes is the other one."""
+        if self.fill is not None:
+            steering = None if self.picture is None else self.hint(width, height)
+            return steering, self._read(self.fill, width, height, None)
+        hint = self.hint(width, height)
+        return (None, hint) if (hint < 0).any() else (hint, None)
+
+    def _read(self, picture: Image.Image | Floats | None, width: int, height: int,
+              edges: tuple[float, float] | None) -> Floats:
+        if isinstance(picture, Image.Image):
+            hint = as_hint(picture, width, height, edges)
             if self.fills:
-                hint[:, transparent(self.picture, width, height)] = TO_FILL
+                hint[:, transparent(picture, width, height)] = TO_FILL
             return hint
         expected = [height, width, getattr(self.net.config, "image_channels", 3)]
-        if list(self.picture.shape) != expected:
-            raise InputError(f"a ControlNet is given f32{list(self.picture.shape)}; expected a "
-                             f"picture, or f32{expected}")
-        return np.ascontiguousarray(self.picture.transpose(2, 0, 1), np.float32)
+        if not isinstance(picture, np.ndarray) or list(picture.shape) != expected:
+            given = (f"f32{list(picture.shape)}" if isinstance(picture, np.ndarray)
+                     else f"{picture!r:.40}")
+            raise InputError(f"a ControlNet is given {given}; expected a picture, or f32{expected}")
+        return np.ascontiguousarray(picture.transpose(2, 0, 1), np.float32)
 
 
 def as_hint(picture: Image.Image, width: int, height: int,
@@ -137,6 +185,13 @@ def transparent(picture: Image.Image, width: int, height: int) -> Floats:
     alpha = picture.convert("RGBA").getchannel("A").resize((width, height),
                                                            Image.Resampling.LANCZOS)
     return np.asarray(alpha) < OPAQUE
+
+
+def _has_holes(picture: Image.Image | Floats) -> bool:
+    """Whether anything of a picture is to be filled."""
+    if isinstance(picture, Image.Image):
+        return picture.has_transparency_data and bool(transparent(picture, *picture.size).any())
+    return isinstance(picture, np.ndarray) and bool((picture < 0).any())
 
 
 @dataclass(frozen=True)
@@ -314,12 +369,29 @@ class Controls:
                 raise InputError(f"{use.net.path} reads a latent, which the autoencoder of the "
                                  f"model beside it makes; give that model, too")
             else:
-                vae, encode = self.beside.vae, self.beside.encode
-                hint = use.hint(vae.downscale * width, vae.downscale * height)
-                net, kind = use.net.config, use.net_kind
-                latent = kind.scaled(net, encode(kind.pixels(net, hint)), vae)
-                self._hints[key] = kind.channels(net, latent, hint)
+                self._hints[key] = _of_latents(use, self.beside, height, width)
         return self._hints[key]
+
+
+def _of_latents(use: Control, beside: SteeredModel, height: int, width: int) -> Floats:
+    """What a net reads that takes latents of pictures, for one of this size."""
+    vae, net, kind = beside.vae, use.net.config, use.net_kind
+    size = vae.downscale * width, vae.downscale * height
+
+    def latent(pixels: Floats) -> Floats:
+        return kind.scaled(net, beside.encode(pixels), vae)
+
+    if not use.completes:
+        hint = use.hint(*size)
+        return kind.channels(net, latent(kind.pixels(net, hint)), hint)
+    steering, fill = use.hints(*size)
+    shape = (kind.latent_channels(net), height, width)
+    seen = (np.zeros(shape, np.float32) if steering is None
+            else latent(kind.pixels(net, steering)))
+    if fill is None:
+        return kind.channels(net, seen, None)
+    filled = latent((2 * fill - 1) * (fill >= 0))
+    return np.concatenate([kind.channels(net, seen, fill), filled])
 
 
 def _key(net: Companion) -> Hashable:
@@ -333,8 +405,11 @@ def _check(use: Control, denoiser: DenoiserConfig) -> None:
     path, net = use.net.path, use.net.config
     if why := misfit(net, denoiser):
         raise InputError(f"{path} {why}")
-    if use.fills and isinstance(use.picture, Image.Image) \
-            and not transparent(use.picture, *use.picture.size).any():
+    if use.fill is not None and not use.completes:
+        raise InputError(f"{path} is given a picture to fill besides one that steers, which only "
+                         f"ControlNets of Z-Image from 2.0 on read; leave it out")
+    filled = use.picture if use.net_kind.only_fills(net) else use.fill
+    if isinstance(filled, Image.Image) and not _has_holes(filled):
         raise InputError(f"{path} fills what is transparent in its picture, and this one has "
                          f"nothing that is; make it transparent where it is to be filled")
     if (count := use.net_kind.kinds(net)) and not 0 <= use.kind < count:

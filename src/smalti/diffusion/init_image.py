@@ -28,6 +28,8 @@ MASK_BLUR, PADDING = 4, 32
 """Pixels where none are given, as in A1111."""
 IMAGE_GUIDANCE = 1.5
 """Of InstructPix2Pix, as in the paper."""
+HALF = 0.5
+"""A mask above it counts as one where a network reads it."""
 FADE = 2
 """How far the mask of an extended picture reaches into it, in times of its blur."""
 
@@ -81,6 +83,16 @@ class InitImage:
             part = part.resize((self.width, self.height), Image.Resampling.BILINEAR)
         return np.asarray(part, np.float32) / 255
 
+    def holed(self) -> Image.Image:
+        """What is computed, in that size, as a ControlNet reads it that fills it: RGBA that is
+        transparent where it is repainted, or RGB without a mask."""
+        shown = resized(self.shown, self.width, self.height)
+        if self.mask is not None:
+            shown = shown.copy()
+            shown.putalpha(Image.fromarray(
+                np.where(self.masked() > HALF, 0, 255).astype(np.uint8)))
+        return shown
+
     def put_back(self, made: Image.Image) -> Image.Image:
         """The whole picture with what was made of the box; where the mask is black it is the
         original, pixel for pixel."""
@@ -98,7 +110,8 @@ def init_image(config: ModelConfig, options: PictureOptions, kind: str = "text"
 
     Without `width` and `height` it is computed in its own size, as near as the model's multiples
     allow, or in the model's own where it is `only_masked`. `kind` is the `purpose` of the model.
-    Raises InputError for what cannot be.
+    All is repainted, where nothing else is said, by a model or a ControlNet that sees what is to
+    stay. Raises InputError for what cannot be.
     """
     guidance = _or(options.image_guidance, IMAGE_GUIDANCE) if kind == EDIT else None
     if options.image is None:
@@ -108,7 +121,9 @@ def init_image(config: ModelConfig, options: PictureOptions, kind: str = "text"
         raise InputError(f"{1 + len(more)} pictures are given as image; this model reads "
                          f"{pictures_read(config)} at most")
     masked = options.mask is not None or options.extend is not None
-    usual = STRENGTH_OF_ALL if kind != TEXT or options.extend is not None else STRENGTH
+    filled = masked and any(use.fills_changed for use in options.controls)
+    usual = (STRENGTH_OF_ALL if kind != TEXT or options.extend is not None or filled
+             else STRENGTH)
     change = Img2Img(_or(options.strength, usual),
                     _or(options.mask_blur, MASK_BLUR) if masked else None,
                     _or(options.padding, PADDING) if options.only_masked else None, guidance)

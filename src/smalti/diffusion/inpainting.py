@@ -26,7 +26,7 @@ from smalti.diffusion.encoding import encoded, to_model_space
 from smalti.diffusion.guidance import ImageGuidance
 from smalti.diffusion.images import as_pixels
 from smalti.diffusion.img2img import Img2Img
-from smalti.diffusion.init_image import InitImage, as_read
+from smalti.diffusion.init_image import HALF, InitImage, as_read
 from smalti.diffusion.noise import NoiseLevels
 from smalti.diffusion.purpose import EDIT, REFERRING, TEXT, purpose
 from smalti.diffusion.samplers import initial_latents
@@ -37,8 +37,6 @@ from smalti.models.config import ModelConfig
 from smalti.models.flux import REFERENCE
 
 Floats = np.ndarray
-HALF = 0.5
-"""A mask above it counts as one where a network reads it."""
 
 
 @dataclass(frozen=True)
@@ -124,19 +122,22 @@ def check_purpose(config: ModelConfig, source: InitImage | None, larger: bool) -
                          f" give an image, or use a model for text to image")
 
 
-def start(models: Submodels, source: InitImage) -> Start:
-    """Encode what a walk starts from, and what the network reads besides."""
+def start(models: Submodels, source: InitImage, filled: bool = False) -> Start:
+    """Encode what a walk starts from, and what the network reads besides. Where the picture is
+    `filled` by a ControlNet, that alone is told what is known of it, as some models are."""
     config, change = models.checkpoint.config, source.change
     kind, factor = purpose(config), config.vae.downscale
     if kind == REFERRING:
         return _referring(models, source)
+    if filled and change.strength == 1:
+        return Start(change)
     pixels = source.pixels()
     mean = encoded(models, pixels)
     latents, masked = to_model_space(models, mean), source.masked()
     clean = None if kind != TEXT and change.strength == 1 and source.mask is None else latents
     known = None if source.mask is None else largest(masked, factor)
     if kind == TEXT:
-        return Start(change, latents, known)
+        return Start(change, latents, None if filled else known)
     if kind in (EDIT, "control"):
         scaled = kind != EDIT or config.prediction.startswith("edm")
         return Start(change, clean, known, {BESIDE: (latents if scaled else mean)[None]})

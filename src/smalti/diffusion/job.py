@@ -119,6 +119,8 @@ class PictureJob:
         """The ControlNets as one function; None without any."""
         if not uses:
             return None
+        changed = None if self.changed is None else self.changed.holed()
+        uses = [use.shown(changed) for use in uses]
         if self.changed is not None and self.config.denoiser.reference:
             raise InputError("controls are given, and an image that the model reads as tokens; "
                              "ControlNets do not know these: give one of them")
@@ -231,7 +233,13 @@ class PictureJob:
             with self.timings.of("prepare"):
                 self.models.bound(PART, (factor * min(height, side), factor * min(width, side)))
         with self.timings.of("encode"):
-            return start(self.models, changed)
+            return start(self.models, changed, self._filled)
+
+    @property
+    def _filled(self) -> bool:
+        """Whether a ControlNet fills what is masked in the initial picture, and keeps the rest."""
+        return (self.changed is not None and self.changed.mask is not None
+                and any(use.fills_changed for use in self.asked.controls))
 
     def _decoded(self, asked: Request, latents: np.ndarray) -> list[Image.Image]:
         """RGB pictures of latents [batch, z, h, w]."""

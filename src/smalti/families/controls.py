@@ -65,7 +65,11 @@ def _in_unit_range(net: Any, hint: Floats) -> Floats:
     return 2 * np.maximum(hint, 0) - 1
 
 
-def _as_it_is(net: Any, latent: Floats, hint: Floats) -> Floats:
+def _no(net: Any) -> bool:
+    return False
+
+
+def _as_it_is(net: Any, latent: Floats, hint: Floats | None) -> Floats:
     return latent
 
 
@@ -102,7 +106,12 @@ class ControlKind:
     pixels           (net, picture in [0, 1]) -> as the autoencoder encodes it for the net
     shifted          (net) -> whether its latent is shifted as that of the denoiser is
     fills            (net) -> whether it reads where a picture is to be filled, which is -1 there
-    channels         (net, latent of the picture, picture) -> all channels of what it reads
+    only_fills       (net) -> whether it does nothing else, so that its picture has such parts
+    completes        (net) -> whether the picture that it fills is another one than that which
+                     steers, whose latent stands behind all else that it reads
+    keeps            (net) -> whether its authors leave it to the net alone that the rest stays
+    channels         (net, latent of the picture that steers, the one that is filled, or the only
+                     one, if any) -> what it reads, but for the latent of what is filled
     prompt_alone     whether what it gives for the first prompt is added for all others, too
     conditions       (net, rows, what the denoiser is told, kind of the picture) -> what the net is
                      told besides latent, time and text
@@ -121,8 +130,11 @@ class ControlKind:
     downscale: Callable[[Any], int] = lambda net: 0
     pixels: Callable[[Any, Floats], Floats] = _in_unit_range
     shifted: Callable[[Any], bool] = lambda net: True
-    fills: Callable[[Any], bool] = lambda net: False
-    channels: Callable[[Any, Floats, Floats], Floats] = _as_it_is
+    fills: Callable[[Any], bool] = _no
+    only_fills: Callable[[Any], bool] = _no
+    completes: Callable[[Any], bool] = _no
+    keeps: Callable[[Any], bool] = _no
+    channels: Callable[[Any, Floats, Floats | None], Floats] = _as_it_is
     prompt_alone: bool = False
     conditions: Callable[..., dict[str, Floats]] = _nothing
 
@@ -167,6 +179,7 @@ UNET = ControlKind(
     shapes=_unet_shapes,
     latent_channels=lambda net: net.unet.in_channels,
     downscale=lambda net: net.downscale,
+    fills=lambda net: net.fills,
     conditions=_types,
 )
 
@@ -268,14 +281,19 @@ SD3 = ControlKind(
 )
 
 
-def _qwen_image_channels(net: QwenImageControlNetConfig, latent: Floats, hint: Floats) -> Floats:
-    """Behind the latent 1 where the picture stays, as its pixels at the corners of those of the
-    latent tell."""
-    if not net.fills:
-        return latent
+def _what_stays(latent: Floats, hint: Floats) -> Floats:
+    """1 where a picture stays [1, h, w], as its pixels at the corners of those of the latent tell.
+    """
     step = hint.shape[1] // latent.shape[1]
-    stays = (hint[:1, ::step, ::step] >= 0).astype(np.float32)
-    return np.concatenate([latent, stays])
+    return (hint[:1, ::step, ::step] >= 0).astype(np.float32)
+
+
+def _qwen_image_channels(net: QwenImageControlNetConfig, latent: Floats,
+                         hint: Floats | None) -> Floats:
+    """Behind the latent where the picture stays."""
+    if not net.fills or hint is None:
+        return latent
+    return np.concatenate([latent, _what_stays(latent, hint)])
 
 
 def _qwen_image_refuses(net: QwenImageControlNetConfig) -> str:
@@ -294,6 +312,8 @@ QWEN_IMAGE = ControlKind(
     kinds=lambda net: 0,
     refuses=_qwen_image_refuses,
     fills=lambda net: net.fills,
+    only_fills=lambda net: net.fills,
+    keeps=lambda net: net.fills,
     channels=_qwen_image_channels,
     prompt_alone=True,  # as its authors' pipeline does
 )
@@ -306,8 +326,11 @@ def _z_image_shapes(denoiser: ZImageConfig, names: Sequence[str], rows: int, hei
     return dict.fromkeys(names, (rows, tokens, denoiser.hidden_size))
 
 
-def _z_image_channels(net: ZImageControlNetConfig, latent: Floats, hint: Floats) -> Floats:
-    """Zeros behind the latent stand for a mask and for a picture that is filled: none."""
+def _z_image_channels(net: ZImageControlNetConfig, latent: Floats, hint: Floats | None) -> Floats:
+    """Behind the latent where a picture that is filled stays; zeros stand for none, and for its
+    latent."""
+    if net.fills and hint is not None:
+        return np.concatenate([latent, _what_stays(latent, hint)])
     return np.pad(latent, ((0, net.hint_channels - len(latent)), (0, 0), (0, 0)))
 
 
@@ -327,6 +350,9 @@ Z_IMAGE = ControlKind(
     kinds=lambda net: 0,
     shapes=_z_image_shapes,
     refuses=_z_image_refuses,
+    fills=lambda net: net.fills,
+    completes=lambda net: net.fills,
+    keeps=lambda net: net.fills,
     channels=_z_image_channels,
 )
 

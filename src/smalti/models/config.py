@@ -169,7 +169,7 @@ class ControlNetConfig:
     `hint_channels` are the widths in which the picture is read, each of half the size of the one
     before; `pooled` means that only the mean over all pixels is handed on ("shuffle"). A union has
     several `types` of pictures, each told to the model as `type_sinusoids` sinusoids, and
-    `type_layers` transformer blocks.
+    `type_layers` transformer blocks. One that `fills` reads -1 where a picture is to be filled.
     """
 
     unet: UNetConfig
@@ -179,6 +179,7 @@ class ControlNetConfig:
     types: int = 0
     type_sinusoids: int = 256
     type_layers: int = 1
+    fills: bool = False
 
     @property
     def downscale(self) -> int:

@@ -332,16 +332,21 @@ class ZImageControlNetConfig(ZImageConfig):
 
     Before them the tokens of the picture are refined: by `refiners` that see nothing else
     (`ALONE`, 1.0), by ones that steer those of the model, too (`STEERING`, 2.1), or by all blocks,
-    which then steer (`LAYERS`, 2.0). `hint_channels` are those of the latent; newer ones were
-    trained with more, for inpainting. `places` are the blocks of the model behind which the blocks
-    add something, `refiner_places` those of its refiners; where they are empty the blocks are
-    spread evenly, and refiners are steered in turn.
+    which then steer (`LAYERS`, 2.0). `hint_channels` are those of the latent; newer ones read more,
+    for inpainting: a mask and the latent of another picture. `places` are the blocks of the model
+    behind which the blocks add something, `refiner_places` those of its refiners; where they are
+    empty the blocks are spread evenly, and refiners are steered in turn.
     """
 
     hint_channels: int = 16
     refining: str = ALONE
     places: tuple[int, ...] = ()
     refiner_places: tuple[int, ...] = ()
+
+    @property
+    def fills(self) -> bool:
+        """Whether it reads a picture that is to be filled, and where."""
+        return self.hint_channels == 2 * self.in_channels + 1
 
 
 @dataclass(frozen=True)

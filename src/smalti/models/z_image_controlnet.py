@@ -32,10 +32,11 @@ def z_image_controlnet_graph(config: ZImageControlNetConfig, model: ZImageConfig
     """What the blocks of the `model` are given more; `height` and `width` are those of the latent.
 
     latent, timesteps, context and mask as of `z_image_graph`, and hint f32[batch, hint_channels,
-    height, width], the latent of a picture, with zeros behind it where more is read -> `control.0`,
-    ... f32[batch, tokens of text and image, hidden_size] in `STREAM_UNIT`, one for each block. One
-    that steers refiners reads `strength` f32[batch], too: how much is added to them here, where the
-    model's tokens are refined for the net alone. Raises InputError as that does.
+    height, width], the latent of a picture, and where more is read 1 where another one stays as it
+    is, and the latent of that, or zeros for both -> `control.0`, ... f32[batch, tokens of text and
+    image, hidden_size] in `STREAM_UNIT`, one for each block. One that steers refiners reads
+    `strength` f32[batch], too: how much is added to them here, where the model's tokens are refined
+    for the net alone. Raises InputError as that does.
 
     >>> from smalti.models import Z_IMAGE, ZImageControlNetConfig
     >>> union = ZImageControlNetConfig(3840, heads=30, mlp_size=10240, blocks=6)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,12 @@ LOADED: Mapping[str, dict[str, Any]] = {
 }
 """What a request says beside the options of the picture, as JSON Schema."""
 CONTROL: dict[str, Any] = {
-    "type": "object", "required": ["model", "picture"], "additionalProperties": False,
+    "type": "object", "required": ["model"], "additionalProperties": False,
     "properties": {
         "model": {**NAME, "description": "The name of a ControlNet."},
-        "picture": {"type": "string", "contentEncoding": "base64"},
+        "picture": {"type": "string", "contentEncoding": "base64", "description":
+                    "What it reads; default: the picture that is changed. What is transparent in "
+                    "it, or masked in that, is filled by a ControlNet that does so."},
         "strength": {**NumberKind(0, 100).schema(), "default": 1.0},
         "start": {**SHARE.schema(), "default": 0.0}, "end": {**SHARE.schema(), "default": 1.0},
         "edges": {"type": "boolean", "default": False,
@@ -142,7 +144,7 @@ def opened(request: Mapping[str, Any], folders: ModelFolders) -> Asked:
     encoders = _list("text_encoders", request.get("text_encoders"), 4)
     if not model.usable and vae is None and not encoders:
         raise InputError(f"{model.name} cannot be used as it is: {model.problem}")
-    _check_controls(made.controls, model)
+    _check_controls(made, model)
     if vae is None and model.vae:
         vae = model.vae
     refiner = request.get("refiner")
@@ -259,14 +261,18 @@ def _controls(given: object, folders: ModelFolders) -> list[Control]:
             raise InputError(f"edges is {edges!r:.80}; expected true or false")
         found.append(Control.load(
             folders.named(said["model"], "controlnet").path,
-            picture(said["picture"], "the picture of a ControlNet"), strength=strength,
+            picture(said["picture"], "the picture of a ControlNet") if "picture" in said else None,
+            strength=strength,
             edges=(LOW, HIGH) if edges else None, **numbers))
     return found
 
 
-def _check_controls(uses: Sequence[Control], model: ModelFile) -> None:
-    """Raise InputError for a ControlNet that is for another model, before the job is queued."""
-    for use in uses:
+def _check_controls(options: PictureOptions, model: ModelFile) -> None:
+    """Raise InputError for a ControlNet that is for another model, or that has no picture, before
+    the job is queued."""
+    for use in options.controls:
+        if options.image is None:
+            use.shown(None)
         if isinstance(model.network, DenoiserConfig) \
                 and (why := misfit(use.net.config, model.network)):
             raise InputError(f"{Path(use.net.path).name} {why}; the ControlNets that fit "

@@ -26,7 +26,7 @@ from smalti.diffusion.purpose import pictures_read, purpose, untaken
 from smalti.diffusion.request import size_multiple
 from smalti.errors import CheckpointError, InputError
 from smalti.families import families
-from smalti.families.controls import misfit
+from smalti.families.controls import control_kind, misfit
 from smalti.models.denoiser_config import DenoiserConfig
 from smalti.server.beside import words_of
 from smalti.server.folders import INDEX, SUFFIXES, Candidate, found_files, roots
@@ -82,6 +82,12 @@ class ModelFile:
     lacks: tuple[str, ...] = ()
     network: object = None
     controls: tuple[str, ...] = ()
+
+    @property
+    def fills(self) -> bool:
+        """Whether it is a ControlNet that fills parts of pictures."""
+        kind = control_kind(self.network)
+        return kind is not None and kind.fills(self.network)
 
     @property
     def stem(self) -> str:

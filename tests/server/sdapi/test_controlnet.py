@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import webuiapi
-from PIL import Image
+from PIL import Image, ImageOps
 from served import Client, base64_of, image_of
 
 from smalti.errors import InputError
+from smalti.server.asked import opened
 from smalti.server.models import ModelFolders
 from smalti.server.sdapi.controlnet import control, split_scripts
 from smalti.server.sdapi.detect import detected
@@ -31,6 +33,51 @@ def test_a_unit_says_what_a_controlnet_reads_and_when(equipped: Path) -> None:
         assert read.getpixel((0, 0))[0] > 240 > 15 > read.getpixel((0, 15))[0]  # the other way up
     assert found == {"model": "edges/diffusion_pytorch_model.safetensors", "strength": 0.7,
                      "start": 0.2, "end": 1.0}
+
+
+@pytest.fixture
+def filling(equipped: Path, tmp_path: Path) -> ModelFolders:
+    """Folders with a ControlNet that fills parts of pictures, as its name says."""
+    shutil.copytree(equipped / "models" / "ControlNet" / "edges", tmp_path / "sd15_inpaint")
+    return ModelFolders([tmp_path])
+
+
+def test_a_mask_says_what_a_controlnet_fills(filling: ModelFolders) -> None:
+    """White in it is transparent in what the net reads, as is what is so in its image."""
+    model = {"model": "sd15_inpaint/diffusion_pytorch_model", "resize_mode": 0}
+    half = Image.new("L", (32, 16))
+    half.paste(255, (16, 0, 32, 16))
+    holed = SCENE.copy()
+    holed.putalpha(ImageOps.invert(half))
+    image, mask = base64_of(SCENE), base64_of(half)
+    for unit in ({"image": image, "mask": mask}, {"image": {"image": image, "mask": mask}},
+                 {"image": image, "mask_image": mask, "module": "inpaint"},
+                 {"image": image, "mask": base64_of(half.resize((64, 8))), "resize_mode": 2},
+                 {"image": base64_of(holed)}):
+        found = control({**model, **unit}, filling, (32, 16), "AAAA", masked=True)
+        with image_of(found["picture"]) as read:
+            assert read.size == (32, 16) and read.getpixel((2, 8)) == (*SCENE.getpixel((2, 8)), 255)
+            assert read.getpixel((30, 8))[3] == 0
+    for unit in ({"image": image}, {"image": image, "mask": base64_of(Image.new("L", (8, 8)))}):
+        with image_of(control({**model, **unit}, filling, (32, 16))["picture"]) as read:
+            assert read.mode == "RGB"
+    padded = control({**model, "image": image, "mask": mask, "resize_mode": 2}, filling, (32, 32))
+    with image_of(padded["picture"]) as read:
+        assert read.size == (32, 32) and read.getpixel((30, 1))[3] == 255
+
+
+def test_a_net_that_fills_reads_what_img2img_changes_with_its_mask(filling: ModelFolders) -> None:
+    model = {"model": "sd15_inpaint/diffusion_pytorch_model", "weight": 0.5}
+    assert control(model, filling, (16, 16), base64_of(SCENE), masked=True) == {
+        "model": "sd15_inpaint/diffusion_pytorch_model.safetensors", "strength": 0.5}
+    assert "picture" in control(model, filling, (16, 16), base64_of(SCENE))
+    asked = {"prompt": "a", "controls": [{"model": "sd15_inpaint/diffusion_pytorch_model"}]}
+    with pytest.raises(InputError, match="is given without a picture, which stands for the one"):
+        opened(asked, filling)
+    with pytest.raises(InputError, match="picture of a ControlNet is None; expected a picture in"):
+        opened({**asked, "controls": [{**asked["controls"][0], "picture": None}]}, filling)
+    assert "picture" in control({**model, "module": "canny"}, filling, (16, 16),
+                                base64_of(SCENE), masked=True)
 
 
 @pytest.mark.sweep
@@ -65,7 +112,11 @@ def test_a_unit_of_controlnet_steers_the_picture_and_does_not_stay(
     ({"module": "openpose"}, "the module 'openpose' is not there; there are none, canny"),
     ({"model": "None"}, "has no model"), ({"model": "none such"}, "no controlnet is named"),
     ({"image": None}, "has no image"), ({"image": "AAAA"}, "is no picture"),
-    ({"mask": "AAAA"}, "mask of a unit"), ({"image": {"image": "AAAA", "mask": "AAAA"}}, "a mask"),
+    ({"mask": "AAAA"}, "mask of a unit"), ({"mask": 7}, "the mask of a unit of ControlNet is 7"),
+    ({"mask": base64_of(SCENE)}, "has a mask, and edges/.* fills no parts of pictures; leave the"),
+    ({"mask": base64_of(SCENE), "mask_image": base64_of(SCENE)}, "has two masks"),
+    ({"mask": base64_of(SCENE), "module": "canny"}, "a mask and the module canny; with a mask"),
+    ({"image": {"image": "AAAA", "mask": "AAAA"}}, "mask of a unit"),
     ({"processor_res": 1e9}, "processor_res is 1000000000.0"),
     ({"threshold_a": True, "module": "canny"}, "threshold_a is True"),
     ({"union_control_type": "OpenPose"}, "union_control_type"), ({"ipadapter": 1}, "ipadapter of"),

@@ -80,6 +80,8 @@ PREPROCESSORS = {
     "blur_gaussian": Preprocessor(_blurred, (9, 0), SIGMA_MAX),
     "tile_resample": Preprocessor(_sampled, (1, 0), SAMPLING_MAX, sized=False,
                                   aliases=("tile",)),
+    "inpaint_global_harmonious": Preprocessor(lambda picture, *_: picture, sized=False,
+                                              aliases=("inpaint",)),
 }
 """By the names that the extension shows."""
 

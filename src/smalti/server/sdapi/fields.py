@@ -125,7 +125,8 @@ def translated(fields: Request, settings: Mapping[str, Any], folders: ModelFolde
         found["loras"] = loras
     if units := split_scripts(fields.get("alwayson_scripts")):
         size = _size(found, folders)
-        found["controls"] = [control(unit, folders, size, found.get("image")) for unit in units]
+        found["controls"] = [control(unit, folders, size, found.get("image"), "mask" in found)
+                             for unit in units]
     return found
 
 
