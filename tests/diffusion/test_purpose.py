@@ -23,7 +23,8 @@ SOME: dict[str, dict[str, Any]] = {
     "image_guidance": {"image_guidance": 2.0},
     **{name: {"redux": Image.new("RGB", (8, 8)), **more} for name, more in (
         ("redux", {}), ("redux_strength", {"redux_strength": (0.5,)}),
-        ("redux_pooled", {"redux_pooled": 0.5}), ("redux_sum", {"redux_sum": True}))}}
+        ("redux_pooled", {"redux_pooled": 0.5}), ("redux_sum", {"redux_sum": True}),
+        ("redux_bias", {"redux_bias": True}))}}
 
 
 @pytest.mark.parametrize("family", tiny.WORDLESS)

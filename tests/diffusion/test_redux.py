@@ -24,7 +24,9 @@ from smalti.diffusion.redux import patches_of, tokens_shown, with_pictures
 from smalti.diffusion.request import denoising_bytes, request
 from smalti.errors import CheckpointError, InputError
 from smalti.families.redux import FILES
+from smalti.graph import Graph, evaluate
 from smalti.models import REDUX
+from smalti.models.flux import biased_scores
 from smalti.server.archive import PICTURE_KEYS
 
 RED, BLUE = (Image.new("RGB", (30, 20), colour) for colour in ("red", "blue"))
@@ -58,6 +60,44 @@ def test_a_picture_and_its_strength_change_what_is_made(pipe: Pipeline) -> None:
     halves = made(pipe, redux=[RED, RED], redux_strength=(0.5, 0.5), redux_sum=True,
                   redux_pooled=0.5)
     np.testing.assert_allclose(red, halves, atol=2e-5)
+
+
+def test_strengths_may_be_biases(pipe: Pipeline) -> None:
+    """Of 0 a picture is not seen, of 1 it is as it is, of 2 as if all saw it twice."""
+    def biased(*pictures: Image.Image, strength: tuple[float, ...]) -> np.ndarray:
+        return made(pipe, redux=list(pictures), redux_strength=strength, redux_bias=True)
+
+    plain, red = made(pipe), made(pipe, redux=RED)
+    np.testing.assert_allclose(biased(RED, BLUE, strength=(0,)), plain, atol=2e-5)
+    np.testing.assert_array_equal(biased(RED, strength=(1,)), red)
+    np.testing.assert_allclose(biased(RED, BLUE, strength=(1, 0)), red, atol=2e-5)
+    assert not np.allclose(biased(RED, strength=(2,)), red, atol=1e-3)
+    assert not np.allclose(biased(RED, strength=(0.5,)), made(
+        pipe, redux=RED, redux_strength=(0.5,)), atol=1e-3)
+
+
+def test_who_sees_pictures_with_their_bias() -> None:
+    """The text, the image, and pictures before; a picture sees itself and those before as they are.
+    """
+    g = Graph()
+    scores = biased_scores(g.input("bias", (1, 2, 3)), length=8, others=4)
+    seen = []
+    for number, (count, addend) in enumerate(scores):
+        g.output(str(number), g.constant(np.zeros((1, 1, 1, 12), np.float32)) if addend is None
+                 else addend)
+        seen.append(count)
+    bias = np.array([[[1, 2, 3], [4, 5, 6]]], np.float32)
+    found = [array.ravel().tolist() for array in evaluate(g, {"bias": bias}, {}).values()]
+    every, second = [0, 0, 1, 2, 3, 4, 5, 6, 0, 0, 0, 0], [0] * 5 + [4, 5, 6] + [0] * 4
+    assert seen == [2, 3, 3, 4] and found == [every, second, [0] * 12, every]
+
+
+def test_a_forecast_is_of_the_program_that_runs(pipe: Pipeline) -> None:
+    asked = {**GIVEN, "redux": [RED, BLUE], "redux_strength": (0.5, 2), "redux_bias": True}
+    parts = {each.part: each for each in pipe.forecast("a cat", **asked).parts}
+    tokens = tiny.REDUX.tokens
+    assert parts["transformer"].shape == (
+        1, 16, 16, 256 + 2 * tokens, False, "", False, (), (2, tokens))
 
 
 def test_tokens_of_pictures_stand_behind_each_other_or_are_added_up() -> None:
@@ -113,6 +153,7 @@ def test_its_tokens_count_in_the_memory_that_is_needed() -> None:
 @pytest.mark.parametrize(("given", "said"), [
     ({"guidance_scale": 3.0}, "guidance_scale is 3; give 1"),
     ({"sampler": "euler_cfg++"}, "the sampler is euler_cfg++, which reads it always"),
+    ({"redux_sum": True, "redux_bias": True}, "redux_sum and redux_bias are given; where tokens"),
     ({"redux_strength": (1, 2)}, "redux_strength has 2 numbers, redux 1 pictures"),
     ({"redux_strength": (-1,)}, "a strength of Redux is -1"),
     ({"redux_strength": 0.5}, "redux_strength is 0.5; expected numbers, such as (0.8, 0.4)"),

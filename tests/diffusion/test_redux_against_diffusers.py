@@ -144,6 +144,42 @@ def test_pictures_side_by_side_are_as_if_appended_there(both: tuple[Any, Any, Pa
     assert relative_error(last.latents, expected) <= ERROR_MAX
 
 
+@pytest.mark.parametrize("strengths", [(0.4,), (2.5,), (0.3, 2.0), (1.0, 0.5, 0.0)])
+def test_biases_are_as_comfyui_adds_them(both: tuple[Any, Any, Path],
+                                         strengths: tuple[float, ...]) -> None:
+    """Its mask grows by each picture: what is there sees the tokens of that with its bias, they see
+    all as it is; diffusers' transformer computes it."""
+    import torch
+
+    pipe, reader, root = both
+    pictures = [picture(60, 40, turn) for turn in range(len(strengths))]
+    ours = Pipeline.load(root / "model", threads=1, text_encoders=as_files(root))
+    latents = NoiseSource("cpu", (7,), (16, SIDE // 2, SIDE // 2)).draw()
+    with torch.no_grad():
+        context, pooled, _ = reader.encode_prompt(PROMPT, max_sequence_length=512)
+        tokens = reader.image_embedder(reader.encode_image(pictures, "cpu", 1)).image_embeds
+        text = context.shape[1]
+        mask = torch.zeros(text + (SIDE // 4) ** 2, text + (SIDE // 4) ** 2)
+        for strength, more in zip(strengths, tokens, strict=True):
+            wider = torch.zeros(len(mask) + len(more), len(mask) + len(more))
+            kept = [*range(text), *range(text + len(more), len(wider))]
+            wider[np.ix_(kept, kept)] = mask
+            wider[kept, text:text + len(more)] = torch.log(torch.tensor(strength))
+            mask, text = wider, text + len(more)
+        found = pipe(prompt_embeds=torch.cat([context, tokens.flatten(0, 1)[None]], dim=1),
+                     pooled_prompt_embeds=pooled, num_inference_steps=STEPS, guidance_scale=3.5,
+                     joint_attention_kwargs={"attention_mask": mask[None, None]},
+                     height=SIDE, width=SIDE, latents=pipe._pack_latents(
+                         torch.from_numpy(latents), *latents.shape), output_type="latent").images
+    expected = pipe._unpack_latents(found, SIDE, SIDE, pipe.vae_scale_factor).numpy()
+    *_, last = ours.steps(PROMPT, redux=pictures, redux_strength=strengths, redux_bias=True,
+                          width=SIDE, height=SIDE, steps=STEPS, seed=7, sampler="euler")
+    assert relative_error(last.latents, expected) <= ERROR_MAX
+    made = np.asarray(last.result.images[0], np.float64)
+    near = np.abs(made - theirs.decoded(pipe, expected)) <= 1
+    assert near.mean() >= 0.999 and made.std() > 1
+
+
 @pytest.mark.parametrize("size", [(42, 42), (500, 300), (20, 90)])
 def test_patches_are_those_of_the_published_processor(size: tuple[int, int]) -> None:
     from smalti.models import REDUX

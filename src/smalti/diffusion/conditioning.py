@@ -144,7 +144,7 @@ def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopw
     rows = family.join(config, encoded, told)
     if shown is not None:
         rows = redux.with_pictures(rows, shown, asked.redux_strength, asked.redux_pooled,
-                                   asked.redux_sum)
+                                   asked.redux_sum, asked.redux_bias)
     if family.conditioner is not None:
         rows, cut = _made(submodels, family.conditioner, rows, readings, timings)
         warnings |= dict.fromkeys(cut)

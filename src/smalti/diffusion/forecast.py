@@ -23,7 +23,7 @@ from smalti.diffusion.decoding import fitting_side, tile_count
 from smalti.diffusion.init_image import InitImage, near
 from smalti.diffusion.network import MODULATION
 from smalti.diffusion.options import OPTIONS
-from smalti.diffusion.redux import tokens_shown
+from smalti.diffusion.redux import biased_tokens, tokens_shown
 from smalti.diffusion.request import Request
 from smalti.diffusion.residents import BASE_BYTES, MemoryDecision, Residents
 from smalti.diffusion.samplers import SAMPLERS
@@ -269,7 +269,9 @@ def _shape(config: ModelConfig, part: str, asked: Request, pictures: Sizes,
     rows, factor = 1 if asked.guidance_scale == 1 else 2, config.vae.downscale
     latent = asked.height // factor, asked.width // factor
     shapes = {MODULATION: (1,), "vae": latent, "vae_encoder": (asked.height, asked.width)}
-    more = (False, "", False, tuple(read)) if read else ()
+    more: tuple[Any, ...] = (False, "", False, tuple(read)) if read else ()
+    if biased := biased_tokens(config, asked):
+        more = (False, "", False, tuple(read), biased)
     tokens = usual_tokens(config, pictures, tokens_shown(config, asked))
     return shapes.get(part, (rows, *latent, tokens, *more))
 

@@ -14,6 +14,7 @@ import numpy as np
 from smalti.diffusion.control import Controls
 from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.guidance import KEEP
+from smalti.diffusion.redux import BIAS
 from smalti.diffusion.submodels import MODULATION, Shape, Submodels
 from smalti.models.flux import REFERENCE
 
@@ -66,8 +67,12 @@ class PictureNetwork:
         """What the denoiser is compiled for."""
         plain = (rows, height, width, conditioning["context"].shape[1])
         control = False if self.controls is None else self.controls.joined.control
-        if sizes := tuple(part.shape[2:] for name, part in conditioning.items()
-                          if name.startswith(REFERENCE)):
+        sizes = tuple(part.shape[2:] for name, part in conditioning.items()
+                      if name.startswith(REFERENCE))
+        if BIAS in conditioning:
+            biased = conditioning[BIAS].shape[1:]
+            return (*plain, control, self.tiling, KEEP in conditioning, sizes, biased)
+        if sizes:
             return (*plain, control, self.tiling, KEEP in conditioning, sizes)
         if KEEP in conditioning:
             return (*plain, control, self.tiling, True)

@@ -125,7 +125,7 @@ class PictureText:
         if "refiner" not in given:
             found.pop("refiner_switch", None)
         for name in ("mask_blur", "only_masked", "extend", "padding", "strength", "image_guidance",
-                     "redux_strength", "redux_pooled", "redux_sum"):
+                     "redux_strength", "redux_pooled", "redux_sum", "redux_bias"):
             needs = OPTIONS[name].needs or ("image",)
             if name not in given and not any(other in found for other in needs):
                 found.pop(name, None)

@@ -272,6 +272,10 @@ class PictureOptions:
         FlagKind("added up"), "Add the tokens of several up, and count those of the prompt as "
         "strongly, as diffusers does; else they stand side by side, as in ComfyUI.", "image", False,
         usual="off", label="Redux tokens", needs=("redux",))
+    redux_bias: bool = option(
+        FlagKind("attn_bias"), "Strengths say how much is looked at these pictures and leave their "
+        "tokens as they are, as attn_bias of ComfyUI; else tokens are multiplied by them.", "image",
+        False, usual="off", label="Redux strength type", needs=("redux",))
     variation_seed: int | None = option(
         SeedKind(0, SEED_END - 1, "; -1 draws one"),
         "Noise to go towards, for a picture a little different.", "variation",

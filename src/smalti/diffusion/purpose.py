@@ -46,7 +46,7 @@ def untaken(config: ModelConfig) -> dict[str, str]:
     >>> from smalti.models.config import SD15
     >>> list(untaken(SD15))
     ['distilled_guidance', 'skip_layers', 'skip_guidance', 'image_guidance', 'redux', \
-'redux_strength', 'redux_pooled', 'redux_sum']
+'redux_strength', 'redux_pooled', 'redux_sum', 'redux_bias']
     """
     denoiser, found = config.denoiser, {}
     if not denoiser.guidance:
@@ -71,7 +71,8 @@ def untaken(config: ModelConfig) -> dict[str, str]:
             "model reads none; leave it out")
     if all(not family_of(config).text(name).encoder.of_pictures for name in config.texts):
         found |= dict.fromkeys(
-            ("redux", "redux_strength", "redux_pooled", "redux_sum"), _without_redux(config))
+            ("redux", "redux_strength", "redux_pooled", "redux_sum", "redux_bias"),
+            _without_redux(config))
     return found
 
 

@@ -3,7 +3,9 @@
 A picture becomes 729 tokens as T5 gives them. They stand behind those of the prompt, multiplied by
 the strength of the picture, one picture after the other, as in ComfyUI. Or they are added up, with
 the prompt once for each picture, and all of it is multiplied by the strengths, as in diffusers
-(`FluxPriorReduxPipeline`).
+(`FluxPriorReduxPipeline`). Where strengths are biases ("attn_bias" of ComfyUI), tokens stay as they
+are, and the logarithm of the strength is added to the scores of attention: a strength of 2 is as if
+each token stood there twice.
 """
 
 from __future__ import annotations
@@ -22,9 +24,14 @@ from smalti.families.record import Floats
 from smalti.models.config import ModelConfig
 from smalti.models.language_config import ReduxConfig
 from smalti.models.qwen_vision import in_patches
+from smalti.nn.attention import UNSEEN_CAPPED
 
 PICTURES_MAX = 10
 """729 tokens each: beside so many those of the picture that is made are the smaller part."""
+
+
+BIAS = "bias"
+"""The input of a denoiser that is added to the scores of the tokens of pictures."""
 
 
 def pictures_of(options: Any) -> tuple[Image.Image, ...] | None:
@@ -41,6 +48,9 @@ def pictures_of(options: Any) -> tuple[Image.Image, ...] | None:
     if len(options.redux_strength) not in (0, 1, len(found)):
         raise InputError(f"redux_strength has {len(options.redux_strength)} numbers, redux "
                          f"{len(found)} pictures; expected one for all, or one for each")
+    if options.redux_sum and options.redux_bias:
+        raise InputError("redux_sum and redux_bias are given; where tokens are added up, strengths "
+                         "are what they are multiplied by: choose one of them")
     return tuple(opaque(opened(each)) for each in found)
 
 
@@ -51,6 +61,15 @@ def tokens_shown(config: ModelConfig, options: Any) -> int:
     if options.redux is None or not isinstance(reader, ReduxConfig):
         return 0
     return reader.tokens * (1 if options.redux_sum else len(given(options.redux, "redux")))
+
+
+def biased_tokens(config: ModelConfig, options: Any) -> tuple[int, ...]:
+    """How many pictures stand in the prompt with a bias of their own, and the tokens of each; ()
+    without any."""
+    if not is_biased(options.redux_strength, options.redux_bias):
+        return ()
+    count = len(given(options.redux, "redux"))
+    return count, tokens_shown(config, options) // count
 
 
 def check_alone(options: Any, guidance: float, sampler: Sampler, steps: int,
@@ -89,9 +108,9 @@ def patches_of(picture: Image.Image, config: ReduxConfig) -> Floats:
 
 
 def with_pictures(rows: Mapping[str, Floats], tokens: Floats, strengths: Sequence[float],
-                  pooled: float, added: bool) -> dict[str, Floats]:
+                  pooled: float, added: bool, biased: bool = False) -> dict[str, Floats]:
     """What the denoiser reads, `rows` with a context [readings, length, width], with the `tokens`
-    [pictures, t, width] of pictures.
+    [pictures, t, width] of pictures, whose strengths are biases where they are `biased`.
 
     >>> rows = {"context": np.ones((1, 2, 3)), "pooled": np.ones((1, 4))}
     >>> found = with_pictures(rows, np.ones((2, 5, 3)), (0.5,), 1.0, False)
@@ -102,11 +121,27 @@ def with_pictures(rows: Mapping[str, Floats], tokens: Floats, strengths: Sequenc
     """
     each = np.array(strengths or (1.0,), np.float32)
     each = np.broadcast_to(each, (len(tokens),))[:, None, None]
-    shown, times = tokens * each, np.float32(1)
+    found = {**rows}
+    if is_biased(strengths, biased):
+        found[BIAS] = _biases(each, tokens, len(rows["context"]))
+    shown, times = tokens * (1 if biased else each), np.float32(1)
     if added:
         shown, times = shown.sum(axis=0, keepdims=True), each.sum()
     shown = shown.reshape(1, -1, shown.shape[2])
     context = rows["context"] * times
     behind = np.broadcast_to(shown, (len(context), *shown.shape[1:]))
-    return {**rows, "context": np.concatenate([context, behind], axis=1).astype(np.float32),
+    return {**found, "context": np.concatenate([context, behind], axis=1).astype(np.float32),
             "pooled": rows["pooled"] * np.float32(pooled * (len(tokens) if added else 1))}
+
+
+def is_biased(strengths: Sequence[float], biased: bool) -> bool:
+    """Whether a bias of any picture is another than 0."""
+    return biased and any(each != 1 for each in strengths)
+
+
+def _biases(strengths: Floats, tokens: Floats, readings: int) -> Floats:
+    """The bias of each token [readings, pictures, t], by the strengths [pictures, 1, 1]; tokens
+    that nobody sees have one that no score outweighs."""
+    seen = np.log(np.maximum(strengths[:, :, 0], np.finfo(np.float32).tiny))
+    bias = np.where(strengths[:, :, 0] > 0, seen, np.float32(-UNSEEN_CAPPED))
+    return np.broadcast_to(bias, (readings, *tokens.shape[:2])).astype(np.float32)

@@ -26,7 +26,8 @@ def parts(config: ModelConfig) -> dict[str, ModelPart]:
                                of its graph where it reads what ControlNets give, else False, and
                                of a UNet the directions in which the picture can be repeated (see
                                `tileable`), or of a transformer "", whether blocks can be left out,
-                               and the sizes of latents that it reads besides
+                               the sizes of latents that it reads besides, and how many pictures
+                               and tokens of each stand in the prompt with a bias of their own
         conditioner            (batch, tokens of the text encoder), then those of another tokenizer,
                                of families that have one
         modulation             (batch,), of FLUX.1 and Chroma

@@ -14,9 +14,9 @@ def transformer_part(graph: Callable[..., Graph]) -> ModelPart:
     """The part that `graph` computes: (batch, height, width, tokens), then control and others."""
     def build(batch: int, height: int, width: int, tokens: int, control: Any = False,
               directions: str = "", gated: bool = False,
-              referenced: Sizes = ()) -> Graph:
+              referenced: Sizes = (), biased: tuple[int, ...] = ()) -> Graph:
         """There are no `directions`: a token knows where in the picture it stands."""
-        options = {"control": control, "gated": gated, "referenced": referenced}
+        options = {"control": control, "gated": gated, "referenced": referenced, "biased": biased}
         return graph(batch, height, width, tokens,
                      **{name: value for name, value in options.items() if value})
 

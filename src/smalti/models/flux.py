@@ -9,6 +9,7 @@ al. 2023, arXiv:2302.05442). Names are those of the original checkpoint
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
@@ -30,6 +31,9 @@ from smalti.nn import (
 Places = tuple[int, ...]
 Sizes = tuple[tuple[int, int], ...]
 """Height and width of each of several latents."""
+Scores = Value | Sequence[tuple[int, Value | None]] | None
+"""What is added to the scores of attention [n, 1, 1, keys]: of all queries, or of so many each that
+stand one behind the other."""
 
 UNCONTROLLED: tuple[Places, Places] = ((), ())
 PREFIX = "model.diffusion_model"
@@ -44,7 +48,8 @@ GUIDANCE_UNIT = 1000.0
 
 def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: int, *,
                modulated: bool = False, masked: bool = False, referenced: Sizes = (),
-               control: tuple[Places, Places] = UNCONTROLLED) -> Graph:
+               control: tuple[Places, Places] = UNCONTROLLED,
+               biased: tuple[int, int] | None = None) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
     latent f32[batch, in_channels, height, width], timesteps f32[batch] from 0 to 1000 (noise),
@@ -59,7 +64,9 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
     inputs `reference.0`, ..., which become tokens of their own. `control` holds for each
     double and each single block the number of the input `control.double.0`, ... or
     `control.single.0`, ... f32[batch, height / 2 * width / 2, hidden_size] that is added to the
-    image tokens behind it, -1 for none. Raises InputError for an odd size, for other numbers of
+    image tokens behind it, -1 for none. With `biased`, how many pictures stand last in the context
+    and of how many tokens each, an input `bias` f32[batch, pictures, tokens] is added to the scores
+    of these tokens (see `biased_scores`). Raises InputError for an odd size, for other numbers of
     blocks, or for controls beside another picture.
 
     >>> from smalti.models import FLUX_DEV
@@ -76,7 +83,9 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
     context = g.input("context", (batch, length, config.context_dim))
     source = (given_modulations(g, config, batch) if modulated
               else computed(g, config, batch, PREFIX))
-    mask = hidden_scores(g.input("mask", (batch, length)), own + others) if masked else None
+    mask: Scores = hidden_scores(g.input("mask", (batch, length)), own + others) if masked else None
+    if biased is not None:
+        mask = biased_scores(g.input("bias", (batch, *biased)), length, own + others)
     double, single = (
         control_inputs(g, f"control.{kind}.", places, blocks, (batch, own, config.hidden_size))
         for kind, places, blocks in zip(("double", "single"), control,
@@ -285,11 +294,39 @@ def _controlled(x: Value, control: Value | None) -> Value:
     return x.graph.apply("concat", rows(x, 0, text), rows(x, text, x.shape[1]) + control, axis=1)
 
 
+def biased_scores(bias: Value, length: int, others: int) -> Scores:
+    """What is added to scores where pictures stand last among `length` tokens of the text, before
+    `others`: `bias` [n, pictures, tokens].
+
+    All see it but the tokens of pictures: those see theirs and what stands before as it is, and
+    later pictures with their bias. That is what comes about where pictures are put behind the text
+    one by one, each with its bias for all that is there.
+    """
+    n, pictures, tokens = bias.shape
+    text = length - pictures * tokens
+
+    def from_picture(first: int) -> Value | None:
+        """Of queries that see pictures from this one on with their bias."""
+        if first == pictures:
+            return None
+        g = bias.graph
+        before, behind = (g.apply("expand", g.constant(0.0), shape=(n, count))
+                          for count in (text + first * tokens, others))
+        seen = g.apply("slice", bias, axis=1, start=first, end=pictures)
+        whole = g.apply("concat", before, seen.reshape(n, (pictures - first) * tokens), behind,
+                        axis=1)
+        return whole.reshape(n, 1, 1, length + others)
+
+    every = from_picture(0)
+    return [(text, every), *((tokens, from_picture(i + 1)) for i in range(pictures)),
+            (others, every)]
+
+
 # ---------------------------------------------------------------------- blocks
 
 
 def double_block(img: Value, txt: Value, modulations: dict[str, list[Value]], cos: Value,
-                 sin: Value, config: FluxConfig, mask: Value | None = None) -> tuple[Value, Value]:
+                 sin: Value, config: FluxConfig, mask: Scores = None) -> tuple[Value, Value]:
     """img [n, i, c] and txt [n, t, c] after attention to both and an MLP each.
 
     `modulations` of "img" and "txt" are shift, scale and gate [n, c] of the attention, then those
@@ -317,7 +354,7 @@ def double_block(img: Value, txt: Value, modulations: dict[str, list[Value]], co
 
 
 def single_block(x: Value, modulations: list[Value], cos: Value, sin: Value, config: FluxConfig,
-                 mask: Value | None = None) -> Value:
+                 mask: Scores = None) -> Value:
     """x [n, t, c] + gate * projection of what attention and MLP made of the same tokens.
 
     `modulations` are shift, scale and gate [n, c]; the mask [n, 1, 1, t] is added to all scores.
@@ -349,7 +386,12 @@ def rows(x: Value, start: int, end: int) -> Value:
     return x.graph.apply("slice", x, axis=1, start=start, end=end)
 
 
-def _attention(q: Value, k: Value, v: Value, mask: Value | None, config: FluxConfig) -> Value:
+def _attention(q: Value, k: Value, v: Value, mask: Scores, config: FluxConfig) -> Value:
+    if isinstance(mask, Sequence):
+        ends = [*accumulate(count for count, _ in mask)]
+        return side_by_side([
+            _attention(rows(q, end - count, end), k, v, addend, config)
+            for end, (count, addend) in zip(ends, mask, strict=True)])
     addend = [] if mask is None else [mask]
     return q.graph.apply("attention", q, k, v, *addend, num_heads=config.heads)
 

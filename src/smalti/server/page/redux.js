@@ -9,7 +9,7 @@ import { announced, options, redux, taken } from "./state.js";
 import { Dropdown, html, Icon, IconButton } from "./ui.js";
 
 /** Options of these pictures, which their chip has. */
-export const OF_REDUX = ["redux_strength", "redux_pooled", "redux_sum"];
+export const OF_REDUX = ["redux_strength", "redux_bias", "redux_pooled", "redux_sum"];
 /** The most that a request may give. */
 const PICTURES_MAX = 10;
 
