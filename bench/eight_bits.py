@@ -9,14 +9,16 @@
 Programs run in turns on one thread, and the median of its processor time counts, so that other work
 on the machine matters little. Weights are seeded, and so are inputs. Of OpenVINO the fastest way
 counts (see `smalti.benchmark.eight_bit_peers`). With `--weights` int8 is also measured with weights
-in blocks, beside bf16 with the same ones.
+in blocks, beside bf16 with the same ones. Layers that do not stand 8 bits are found as for a
+picture, from what they read in one run; `--error` is what they may be off by, 1 for all of them.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -28,6 +30,10 @@ from smalti.benchmark.engines import Job, export
 from smalti.benchmark.suite import CASES
 from smalti.benchmark.table import Row, show
 from smalti.benchmark.turns import in_fresh_process
+from smalti.compiler.options import ALL_ROUNDED
+from smalti.compiler.targets import TARGETS
+from smalti.diffusion import rounding
+from smalti.fuse.support import WORDS
 from smalti.graph.quantised import FORMATS, quantised
 from smalti.runtime import Program, compile_graph
 from smalti.runtime.cpu.adapter import best_level
@@ -43,7 +49,8 @@ ERROR_MAX = 0.02
 """How far a result may be from that of f32, in the Euclidean norm."""
 
 
-def program(name: str, target: str | None, precision: str, weights: str = "") -> Program:
+def program(name: str, target: str | None, precision: str, weights: str = "",
+            kept: Mapping[str, str] = ALL_ROUNDED) -> Program:
     """A program of a model, with its weights bound; matrices that have whole groups in the format
     `weights`."""
     case = CASES[name]
@@ -51,9 +58,22 @@ def program(name: str, target: str | None, precision: str, weights: str = "") ->
     blocks = {key: weights for key, value in graph.parameters.items() if weights
               and len(value.shape) == 2 and value.shape[1] % FORMATS[weights].group == 0}
     found = compile_graph(graph, precision=precision, threads=1, held=case.held, target=target,
-                          weights=blocks)
+                          weights=blocks, kept=kept)
     found.bind(lambda key: quantised(read(key), weights) if key in blocks else read(key))
     return found
+
+
+def imprecise(name: str, target: str | None, error: float) -> dict[str, str]:
+    """The layers of a model that are off by more than `error` in 8 bits, and what they have
+    instead."""
+    case, level = CASES[name], TARGETS[target or best_level() or "avx2"]
+    graph, read = case.graph(), case.read()
+    taps = rounding.tapped(graph)
+    plain = compile_graph(graph, threads=1, target=target)
+    plain.bind(read)
+    return rounding.too_imprecise(taps, plain.run(case.inputs()), read, lambda name: None,
+                                  paired=level.pairs_of_bytes, words=WORDS in level.functions,
+                                  error_max=error)
 
 
 def off(found: list[np.ndarray], truth: list[np.ndarray]) -> float:
@@ -63,12 +83,13 @@ def off(found: list[np.ndarray], truth: list[np.ndarray]) -> float:
 
 
 def runs_of(name: str, target: str | None, precisions: tuple[str, ...], peers: tuple[str, ...],
-            weights: tuple[str, ...], folder: Path) -> dict[str, Callable[[], list[np.ndarray]]]:
+            weights: tuple[str, ...], kept: Mapping[str, str], folder: Path
+            ) -> dict[str, Callable[[], list[np.ndarray]]]:
     """What computes a model once, by what is said of it."""
     inputs = CASES[name].inputs()
 
     def ours(precision: str, form: str = "") -> Callable[[], list[np.ndarray]]:
-        ready = program(name, target, precision, form)
+        ready = program(name, target, precision, form, kept if precision == "int8" else {})
         return lambda: list(ready.run(inputs).values())
 
     job = Job(CASES[name], "f32", 1, folder)
@@ -101,13 +122,14 @@ def in_turns(runs: dict[str, Callable[[], list[np.ndarray]]], rounds: int
 
 
 def measured(name: str, target: str | None, rounds: int, peers: tuple[str, ...],
-             weights: tuple[str, ...]) -> list[Row]:
-    """The rows of a model."""
+             weights: tuple[str, ...], error: float) -> list[Row]:
+    """The rows of a model, whose layers may be off by `error`."""
     level = target or best_level() or ""
     precisions = ("f32", "bf16", "int8") if level.endswith("_bf16") else ("f32", "int8")
+    kept = imprecise(name, target, error) if error < 1 else {}
     with tempfile.TemporaryDirectory() as folder:
         seconds, results = in_turns(
-            runs_of(name, target, precisions, peers, weights, Path(folder)), rounds)
+            runs_of(name, target, precisions, peers, weights, kept, Path(folder)), rounds)
     rows = []
 
     def over(one: str, other: str, bound: float) -> None:
@@ -131,6 +153,7 @@ def measured(name: str, target: str | None, rounds: int, peers: tuple[str, ...],
             rows.append(Row.at_most(f"{name}, {level}: {key} off f32", ERROR_MAX,
                                     off(results[key], results[truth]), "",
                                     f"{seconds[key]:.3f} s"))
+    print(f"{name}, {level}: layers that do not stand 8 bits: {dict(Counter(kept.values()))}")
     return rows
 
 
@@ -148,11 +171,13 @@ def listed(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
               help="Others in integers: openvino, onnxruntime.")
 @click.option("--weights", default="", callback=listed,
               help="Formats of quantised weights, such as q8 and q4_min.")
+@click.option("--error", default=rounding.ERROR_MAX, show_default=True,
+              help="What a layer in 8 bits may be off by.")
 def main(models: tuple[str, ...], target: str | None, rounds: int, peers: tuple[str, ...],
-         weights: tuple[str, ...]) -> None:
+         weights: tuple[str, ...], error: float) -> None:
     """Integers of 8 bits beside bf16 and f32."""
     print(show([row for name in models
-                for row in measured(name, target, rounds, peers, weights)]))
+                for row in measured(name, target, rounds, peers, weights, error)]))
 
 
 if __name__ == "__main__":

@@ -65,12 +65,24 @@ def test_a_layer_with_one_large_channel_is_named() -> None:
     taps, weights, left = tapped(graph), numbers(graph), []
     inputs = noise(graph, 500.0)
     outputs = evaluate(graph, inputs, weights)
-    assert not too_imprecise(taps, outputs, weights.__getitem__, left.append)
+    assert too_imprecise(taps, outputs, weights.__getitem__, left.append) == {}
     assert left == [tap.name for tap in taps]
     inputs["latent"][..., 7] *= 300
     weights["a.weight"][:, 7] /= 300
     outputs = evaluate(graph, inputs, weights)
-    assert too_imprecise(taps, outputs, weights.__getitem__, left.append) == ("a.weight",)
+    assert too_imprecise(taps, outputs, weights.__getitem__, left.append) == {"a.weight": "f32"}
+
+
+def test_a_layer_that_stands_16_bits_has_them() -> None:
+    graph = layers()
+    taps, weights, left = tapped(graph), numbers(graph), []
+    inputs = noise(graph, 500.0)
+    inputs["latent"][..., 7] *= 8
+    weights["a.weight"][:, 7] /= 8
+    outputs = evaluate(graph, inputs, weights)
+    for words, wanted in ((True, "i16"), (False, "f32")):
+        assert too_imprecise(taps, outputs, weights.__getitem__, left.append,
+                             words=words) == {"a.weight": wanted}
 
 
 def test_the_error_is_that_of_both_factors() -> None:
@@ -79,6 +91,7 @@ def test_the_error_is_that_of_both_factors() -> None:
     assert error(x, w.T) < error(x, w.T, paired=True) < ERROR_MAX
     assert 0.005 < error(x, w.T, codes=True) < 0.8 * error(x, w.T)
     assert error(np.ones((4, 8), np.float32), np.ones((8, 3), np.float32)) < 1e-6
+    assert error(x, w.T, words=True) < 0.1 * error(x, w.T)
     assert error(np.zeros((4, 8), np.float32), np.ones((8, 3), np.float32)) == 0
 
 
@@ -99,7 +112,7 @@ def test_measured_once_for_a_checkpoint(model_path: Path, tmp_path: Path,
     first, again = (Submodels(checkpoint.load(model_path), "int8", threads=1) for _ in range(2))
     kept = first.kept("unet")
     assert kept and all(name.endswith("weight") for name in kept)
-    assert first.kept("text") == first.kept("vae") == ()
+    assert first.kept("text") == first.kept("vae") == {}
     assert first.using(first.adapted(())).kept("unet") is kept
     monkeypatch.setattr(rounding, "too_imprecise", None)
     assert again.kept("unet") == kept and len(asked) == 1

@@ -11,11 +11,17 @@ from smalti.codegen.target import Limits, Target
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.graph.operation import HALVES
+from smalti.graph.operations.contraction import WORD_FACTOR
 from smalti.graph.quantised import FORMATS
 from smalti.tune.objective import OBJECTIVES
 from smalti.tune.objective import checked as checked_objective
 
 ALL_F32: Mapping[str, str] = MappingProxyType({})
+ALL_ROUNDED: Mapping[str, str] = MappingProxyType({})
+"""No layers that do not stand 8 bits: else the names of their weights, and what they are computed
+in."""
+KEPT = ("f32", WORD_FACTOR)
+"""What such layers are computed in: as they would be without integers, or in those of 16 bits."""
 AUTO, ROUNDED = "auto", "int8"
 """Precisions that stand for others: the usual one of a target, and integers of 8 bits for the sums
 of a model, with the rest in what the target has beside them."""
@@ -31,8 +37,8 @@ class Options:
     stay the same for many runs. Schedules are chosen for `threads`, and for an `objective`; any
     number of threads runs a module and gives the same bytes. `weights` are names and dtypes of the
     parameters that are held as halves or quantised, `winograd_sizes` the largest F(m) of weights
-    that do not stand F(4). Layers are `rounded` to integers of 8 bits, but those whose weights are
-    `kept`.
+    that do not stand F(4). Layers are `rounded` to integers of 8 bits; of those whose weights are
+    `kept` it says in what else they are computed.
     """
 
     precision: str = "f32"
@@ -42,7 +48,7 @@ class Options:
     objective: str = OBJECTIVES[0]
     winograd_sizes: tuple[tuple[str, int], ...] = ()
     rounded: bool = False
-    kept: tuple[str, ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()
 
     @property
     def asked(self) -> str:
@@ -53,7 +59,7 @@ class Options:
 def checked(graph: Graph, target: Target, limits: Limits, device: str, *, precision: str,
             held: Collection[str] = (), threads: int | None = None,
             weights: Mapping[str, str] = ALL_F32, objective: str = OBJECTIVES[0],
-            kept: Collection[str] = ()) -> Options:
+            kept: Mapping[str, str] = ALL_ROUNDED) -> Options:
     """Options for a graph on a target, of a device that errors call by this name.
 
     Raises InputError for an unknown precision or one that the device lacks, an unknown objective,
@@ -66,13 +72,15 @@ def checked(graph: Graph, target: Target, limits: Limits, device: str, *, precis
     if unknown := sorted(set(weights.values()) - {*HALVES, *FORMATS}):
         raise InputError(f"weights are held as f32, {', '.join((*HALVES, *FORMATS))}, not as "
                          f"{', '.join(unknown)}")
+    if unknown := sorted(set(kept.values()) - set(KEPT)):
+        raise InputError(f"layers are kept in {' or '.join(KEPT)}, not in {', '.join(unknown)}")
     if threads is None:
         threads = 1 if checked_objective(objective) == "throughput" else settings.threads()
     stored = {name: dtype if dtype in target.held else USUAL_HALVES
               for name, dtype in weights.items() if target.halves(limits)}
     return Options(known, tuple(held), settings.checked_threads(threads),
                    tuple(sorted(stored.items())), checked_objective(objective),
-                   rounded=precision == ROUNDED, kept=tuple(sorted(kept)))
+                   rounded=precision == ROUNDED, kept=tuple(sorted(kept.items())))
 
 
 def _known_precision(precision: str, target: Target, limits: Limits, device: str) -> str:

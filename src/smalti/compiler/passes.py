@@ -29,6 +29,7 @@ from smalti.fuse import held as with_weights
 from smalti.fuse.support import lacking
 from smalti.graph import Graph, Value
 from smalti.graph.graph import VALUE_BYTES_MAX
+from smalti.graph.operations.contraction import WORD_FACTOR
 from smalti.kernel.form import Kernel
 from smalti.rewrite import rewrite
 from smalti.rewrite.halves import widened
@@ -75,11 +76,15 @@ def checked(graph: Graph) -> Graph:
 def rewritten(graph: Graph, target: Target, options: Options) -> Graph:
     """The graph in operations that the target has kernels for, as far as there is a way; with
     layers in integers of 8 bits, if `options` say so."""
+    kept = dict(options.kept)
+
     def chosen(graph: Graph) -> Collection[str]:
-        return set(candidates(graph, target.multiplies_bytes)).difference(options.kept)
+        fits = candidates(graph, target.multiplies_bytes)
+        return [name for name in fits if kept.get(name) != "f32"]
 
     found = rewrite(graph, lambda node: not lacking(node, target.functions),
-                    chosen if options.rounded else None, target.pairs_of_bytes)
+                    chosen if options.rounded else None, target.pairs_of_bytes,
+                    [name for name, dtype in kept.items() if dtype == WORD_FACTOR])
     if settings.show("graph"):
         print(found)
     return found

@@ -116,6 +116,9 @@ SAMPLES: dict[str, Callable[[], Graph]] = {
     "product of rounded weights in pairs": lambda: written(lambda g: g.apply(
         "mat_mul_rounded", g.input("x", (37, 70), "u8"), g.parameter("w", (70, 45)),
         g.constant(128, "u8"), paired=1)),
+    "product of rounded words": lambda: written(lambda g: g.apply(
+        "mat_mul_rounded", g.input("x", (37, 70), "i16"), g.parameter("w", (70, 45)),
+        g.constant(0, "i16")) * 2.0),
     "pointwise": lambda: written(lambda g: g.apply("gelu", g.input("x", (3, 70)) * g.parameter(
         "s", (70,)))),
     "wide pointwise": lambda: written(lambda g: g.apply("silu", g.input(

@@ -16,8 +16,14 @@ import numpy as np
 
 from smalti.graph import Graph, Node
 from smalti.graph.operation import OPERATIONS
-from smalti.graph.operations.contraction import SCALE_MIN, rounded
-from smalti.rewrite.rounding import WINDOWS, ByteSteps, byte_steps, weight_name, windowed
+from smalti.graph.operations.contraction import (
+    SCALE_MIN,
+    STEPS,
+    WORD_FACTOR,
+    rounded,
+    word_steps,
+)
+from smalti.rewrite.rounding import WINDOWS, Steps, byte_steps, weight_name, windowed
 
 ERROR_MAX = 0.02
 """The largest error of a layer, relative to its result in the Euclidean norm. Of normally
@@ -46,14 +52,14 @@ class LayerRows:
     output: str
     name: str
     weight: Callable[[Floats], Floats]
-    steps: ByteSteps | None = None
+    steps: Steps | None = None
 
-    def error(self, read: Floats, weight: Floats, codes: bool = False,
-              paired: bool = False) -> float:
-        """How far the layer is off in integers of 8 bits; `codes` and `paired` are those of
-        `error`."""
+    def error(self, read: Floats, weight: Floats, codes: bool = False, paired: bool = False,
+              words: bool = False) -> float:
+        """How far the layer is off in integers of 8 bits, or of 16; `codes`, `paired` and `words`
+        are those of `error`."""
         if self.steps is None:
-            return error(read, self.weight(weight), codes=codes, paired=paired)
+            return error(read, self.weight(weight), None, codes, paired, words)
         scales = self.steps.scales(read)
         n, h, w, _ = read.shape
         rng = np.random.default_rng(0)
@@ -132,10 +138,11 @@ def noise(graph: Graph, time: float) -> dict[str, Floats]:
 
 
 def error(x: Floats, weight: Floats, row_scales: Floats | None = None,
-          codes: bool = False, paired: bool = False) -> float:
+          codes: bool = False, paired: bool = False, words: bool = False) -> float:
     """How far x @ weight is off in integers of 8 bits: a scale for each row of x, those that are
     given or its own, and one for each column of the weight, unless that is of `codes` already, as
-    it is in a file; where products are `paired`, one by which two of them fit 16 bits.
+    it is in a file; where products are `paired`, one by which two of them fit 16 bits. As `words`
+    both factors have integers of 16 bits.
 
     >>> x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
     >>> round(error(x, x.T), 3)
@@ -147,10 +154,11 @@ def error(x: Floats, weight: Floats, row_scales: Floats | None = None,
     weight = weight[:, np.linspace(0, weight.shape[1] - 1, min(OUTPUTS_MAX, weight.shape[1])
                                    ).astype(int)]
     truth = x @ weight
-    columns, scales = (weight, np.float32(1)) if codes else rounded(
-        weight, (0,), 0 if paired else None)
+    steps = word_steps(len(weight)) if words else STEPS
+    columns, scales = (weight, np.float32(1)) if codes and not words else rounded(
+        weight, (0,), 0 if paired and not words else None, steps)
     if row_scales is None:
-        rows, row_scales = rounded(x, (1,))
+        rows, row_scales = rounded(x, (1,), None, steps)
     else:
         rows = np.rint(x / np.maximum(row_scales, SCALE_MIN))
     off = np.linalg.norm((rows @ columns) * row_scales * scales - truth)
@@ -160,14 +168,19 @@ def error(x: Floats, weight: Floats, row_scales: Floats | None = None,
 
 def too_imprecise(taps: Iterable[LayerRows], outputs: Mapping[str, Floats],
                   floats: Callable[[str], Floats], drop: Callable[[str], None],
-                  codes: Container[str] = (), paired: bool = False) -> tuple[str, ...]:
-    """The names of the weights whose layers are off by more than `ERROR_MAX`; `floats(name)` gives
-    a weight, `drop(name)` lets go of it, those among `codes` are multiplied by their codes, and
-    `paired` is as of `error`."""
-    found = {}
+                  codes: Container[str] = (), paired: bool = False, words: bool = False,
+                  error_max: float | None = None) -> dict[str, str]:
+    """The names of the weights whose layers are off by more than `error_max`, else `ERROR_MAX`, and
+    what these are computed in: integers of 16 bits where there are `words` and that is enough, else
+    f32. `floats(name)` gives a weight, `drop(name)` lets go of it, those among `codes` are
+    multiplied by their codes, and `paired` is as of `error`."""
+    found: dict[str, str] = {}
+    most = ERROR_MAX if error_max is None else error_max
     for tap in taps:
-        if tap.error(outputs[tap.output], floats(tap.name), tap.name in codes,
-                     paired) > ERROR_MAX:
-            found[tap.name] = True
+        read, weight = outputs[tap.output], floats(tap.name)
+        if tap.error(read, weight, tap.name in codes, paired) > most:
+            wide = words and tap.steps is None and found.get(tap.name) != "f32" \
+                and tap.error(read, weight, words=True) <= most
+            found[tap.name] = WORD_FACTOR if wide else "f32"
         drop(tap.name)
-    return tuple(found)
+    return found

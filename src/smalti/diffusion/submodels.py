@@ -6,6 +6,7 @@ what was noted on the way belong to one picture, and so to one `Submodels`.
 
 from __future__ import annotations
 
+import json
 import os.path
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -33,6 +34,7 @@ from smalti.diffusion.residents import (
 )
 from smalti.errors import InputError
 from smalti.families.parts import ModelPart, parts
+from smalti.fuse.support import WORDS
 from smalti.graph import Graph
 from smalti.graph.quantised import FORMATS, of_eight_bits
 from smalti.runtime import Program, cache, compile_graph
@@ -67,7 +69,8 @@ class Submodels:
     made, None for single runs; `said` is what was done because memory was short, and `texts` what
     text encoders have given for it; `accounts` say of each part what trying schedules has cost it,
     and `runs` how often it ran for which shape, `placed` what was decided about its memory;
-    `decided` are the weights of a part that are not rounded to 8 bits, whatever the picture.
+    `decided` are the weights of a part that are not rounded to 8 bits, whatever the picture, and
+    what their layers are computed in.
     """
 
     checkpoint: Checkpoint
@@ -86,7 +89,7 @@ class Submodels:
     accounts: dict[str, Account] = field(default_factory=dict)
     runs: dict[tuple[str, Shape], PartRuns] = field(default_factory=dict)
     placed: dict[tuple[str, Shape], MemoryDecision] = field(default_factory=dict)
-    decided: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    decided: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Adapted:
@@ -240,27 +243,28 @@ class Submodels:
             kept=self.kept(part),
         )
 
-    def kept(self, part: str) -> tuple[str, ...]:
+    def kept(self, part: str) -> dict[str, str]:
         """The weights of a part that are not rounded to integers of 8 bits, since their layers do
-        not stand it: measured once for a checkpoint (see `rounding`)."""
+        not stand it, and what these are computed in: measured once for a checkpoint (see
+        `rounding`)."""
         if self.precision_of(part) != ROUNDED:
-            return ()
+            return {}
         if part not in self.decided:
             start = self.parts[part].graph(*self.parts[part].smallest)
             key = "\n".join(map(str, (
-                "layers that do not stand 8 bits", self.checkpoint.config, settings.target(),
-                described(self.placement.of_part(part)).features,
+                "what layers have that do not stand 8 bits", self.checkpoint.config,
+                settings.target(), described(self.placement.of_part(part)).features,
                 self.checkpoint.digest(os.path.commonprefix([*start.parameters])))))
             known = cache.get(key)
             if known is None and self.residents.foresee:
-                return ()  # nothing is measured for what is not made
+                return {}  # nothing is measured for what is not made
             if known is None:
-                known = "\n".join(self._measured(part)).encode()
+                known = json.dumps(self._measured(part)).encode()
                 cache.put(key, known)
-            self.decided[part] = tuple(known.decode().split("\n")) if known else ()
+            self.decided[part] = json.loads(known)
         return self.decided[part]
 
-    def _measured(self, part: str) -> tuple[str, ...]:
+    def _measured(self, part: str) -> dict[str, str]:
         """What `kept` gives, from a small evaluation with the weights of the checkpoint alone."""
         plain = self.using(self.adapted(()))
         shape = rounding.enlarged(self.parts[part].smallest)
@@ -285,9 +289,11 @@ class Submodels:
                 plain._differing, plain._takes, None, self.progress, self.say)).program
             outputs = program.run_checked(inputs)
         codes = {name for name, dtype in program.weight_dtypes.items() if dtype in FORMATS}
-        paired = any(TARGETS[name].pairs_of_bytes for name in program.targets)
+        targets = [TARGETS[name] for name in program.targets]
+        paired = any(target.pairs_of_bytes for target in targets)
+        words = any(WORDS in target.functions for target in targets)
         return rounding.too_imprecise(taps, outputs, plain.weights.floats, plain.weights.drop,
-                                      codes, paired)
+                                      codes, paired, words)
 
     def precision_of(self, part: str) -> str:
         """The precision of a part: values of an autoencoder, of T5 and of language models do not

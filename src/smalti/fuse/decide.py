@@ -7,7 +7,7 @@ costs a write to memory and reads from it. Every value is computed where it is r
 * it ends the epilogue of an anchor (a contraction, a reduction, a pooling: `tail.py`);
 * it is an output of the program;
 * a consumer runs more often than the producer;
-* it is bytes for a product of integers, which reads them where they lie;
+* it is bytes or words for a product of integers, which reads them where they lie;
 * some consumer cannot compute it, or too many kernels would (`READS_MAX`).
 """
 
@@ -36,6 +36,7 @@ from smalti.fuse.support import (
 )
 from smalti.fuse.tail import grow_tails
 from smalti.graph import OPERATIONS, Graph, Node, Value
+from smalti.graph.operations.contraction import WORD_FACTOR
 
 READS_MAX = 4
 """If more kernels than this read a pointwise result, it is stored instead of being computed by
@@ -139,7 +140,7 @@ class _Deciding:
             return True
         if self._read_more_often(value, self.when[value]):
             return True
-        if value.dtype in BYTES and any(user.operation.name in ROUNDED_PRODUCTS
+        if value.dtype in (*BYTES, WORD_FACTOR) and any(user.operation.name in ROUNDED_PRODUCTS
                                         for user in self.users[value]):
             return True
         reads = self._reads(value)

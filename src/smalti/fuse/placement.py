@@ -14,6 +14,7 @@ from smalti.fuse.region import buffer_of
 from smalti.fuse.support import BYTES, INTEGERS, STORED, When
 from smalti.fuse.view import Storage, View, given, row_major, stored
 from smalti.graph import Graph, Node, Value
+from smalti.graph.operations.contraction import WORD_FACTOR
 from smalti.kernel import build
 from smalti.kernel.form import Load, axis
 
@@ -127,7 +128,7 @@ class Placement:
         adjacent elements.
         """
         rows = self.decisions.rows
-        if value.dtype in (*STORED, *INTEGERS) and value not in rows:
+        if value.dtype in (*STORED, *INTEGERS, WORD_FACTOR) and value not in rows:
             return stored(value.shape)
         users = self.decisions.users.get(value, [])
         if len(users) == 1 and users[0].operation.name == "transpose" and value in rows \

@@ -11,6 +11,7 @@ from smalti.fuse.region import buffer_of
 from smalti.fuse.support import CONVOLUTIONS, INTEGER_PRODUCTS, INTEGERS, STORED
 from smalti.fuse.view import Storage, View, row_major
 from smalti.graph import Node, Value
+from smalti.graph.operations.contraction import WORD_FACTOR
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Load, affine
 
 At = tuple[Index, ...]
@@ -102,7 +103,8 @@ class Reader:
             return read(x, (*at[:k], at[k].plus(attributes["start"]), *at[k + 1:]))
         if name == "cast":  # loads widen, stores round
             value = read(x, at)
-            cut = x.dtype in STORED and attributes["to"] in INTEGERS and not is_whole(value)
+            cut = x.dtype in STORED and attributes["to"] in (*INTEGERS, WORD_FACTOR) \
+                and not is_whole(value)
             return Call("trunc", (value,)) if cut else value
         if name == "expand":
             return read(x, broadcast(x, at))

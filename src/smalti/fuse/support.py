@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from enum import IntEnum
 
 from smalti.graph import Graph, Node, Value
+from smalti.graph.operations.contraction import WORD_FACTOR
 
 ROUNDED_PRODUCTS = {"conv_rounded", "mat_mul_rounded"}
 """Products of integers of 8 bits and of numbers that are rounded to such."""
@@ -98,7 +99,8 @@ def lacking(node: Node, functions: Collection[str]) -> str:
         return "" if _understood(node) else _no_kernel(node)
     if name in INTEGER_PRODUCTS:
         return _lacking_of_integers(node, functions)
-    if name == "cast" and _castable(operands[0].dtype, node.output.dtype):
+    if name == "cast" and (_castable(operands[0].dtype, node.output.dtype) or WORDS in functions
+                           and operands[0].dtype in STORED and node.output.dtype == WORD_FACTOR):
         return ""
     floats = values if name != "gather" else (operands[0], node.output)
     if any(value.dtype not in (("f32", "bool") if name in TRUTH else ("f32",)) for value in floats):
@@ -117,6 +119,8 @@ def _lacking_of_integers(node: Node, functions: Collection[str]) -> str:
     if name not in functions:
         return f"no kernel computes {name}"
     if name in ROUNDED_PRODUCTS:
+        if a_zero.dtype == WORD_FACTOR and WORDS not in functions:
+            return f"no kernel computes {name} of words"
         fits = (a_zero.kind == "constant" and len(node.output.shape) <= 4 and _understood(node)
                 and node.attributes.get("group", 1) == 1)
         return "" if fits else _no_kernel(node)

@@ -74,7 +74,8 @@ class Whole:
     expression of the patch subtracts (None if it is computed), `weight_zero` that of the weights.
     Where weights are `rounded` they are numbers, which become integers as they are packed, each
     output channel with a scale of its own, by which its sums are multiplied; `paired`, the scale is
-    such that two products of neighbouring channels add up to 16 bits.
+    such that two products of neighbouring channels add up to 16 bits. With `steps` both factors
+    have 16 bits and no zero point, and that is the largest that weights are rounded to.
     """
 
     signed: bool
@@ -82,6 +83,7 @@ class Whole:
     weight_zero: int = 0
     rounded: bool = False
     paired: bool = False
+    steps: int = 0
 
     @property
     def options(self) -> tuple[tuple[str, float], ...]:
@@ -89,7 +91,8 @@ class Whole:
         known = () if self.zero is None else (("zero", self.zero),)
         of_weights = ("rounded", 1) if self.rounded else ("weight_zero", self.weight_zero)
         pairs = (("paired", 1),) if self.paired else ()
-        return ("signed", int(self.signed)), *known, of_weights, *pairs
+        steps = (("steps", self.steps),) if self.steps else ()
+        return ("signed", int(self.signed)), *known, of_weights, *pairs, *steps
 
 
 def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer],

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from smalti.graph.operations.contraction import STEPS
 from smalti.graph.quantised import FORMATS
 
 STORED_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "i64": 8, "bool": 1, "u8": 1, "i8": 1,
@@ -177,6 +178,12 @@ def paired_weights(kernel: Kernel) -> bool:
     """True for rounded weights whose scales are such that two products of neighbouring channels
     with bytes add up to 16 bits."""
     return ("paired", 1) in kernel.options
+
+
+def weight_steps(kernel: Kernel) -> int:
+    """The largest integer that rounded weights become: more than 8 bits hold where it is an option
+    of the kernel."""
+    return int(dict(kernel.options).get("steps", STEPS))
 
 
 def loads(expr: Expr) -> Iterator[Load]:

@@ -23,6 +23,7 @@ from smalti.kernel.form import (
     Stage,
     paired_weights,
     rounded_weights,
+    weight_steps,
 )
 from smalti.kernel.text import show_stage
 
@@ -55,7 +56,8 @@ def run(kernel: Kernel, arrays: Arrays) -> dict[str, np.ndarray]:
             known[buffer.name] = array
     if rounded_weights(kernel) and kernel.buffer("weight").dtype not in FORMATS:
         # [o, c, r, s], with a scale for each o
-        whole, scale = rounded(known["weight"], (1, 2, 3), 1 if paired_weights(kernel) else None)
+        whole, scale = rounded(known["weight"], (1, 2, 3), 1 if paired_weights(kernel) else None,
+                               weight_steps(kernel))
         known["weight"] = whole.astype(np.float64) * scale
     for stage in kernel.stages:
         known[stage.result] = as_stored(_stage(stage, known), kernel.buffer(stage.result).dtype)

@@ -58,13 +58,13 @@ PASSES: tuple[GraphPass, ...] = (
 
 def rewrite(graph: Graph, computes: Computes | None = None,
             rounded: Callable[[Graph], Collection[str]] | None = None,
-            paired: bool = False) -> Graph:
+            paired: bool = False, words: Collection[str] = ()) -> Graph:
     """A graph that computes the same as `graph` with less work; `graph` itself is not changed.
 
     `computes(node)` is True if a kernel of the target computes the node; operations that none does
     are written with others where there is a way. Of the layers of a simplified graph those whose
-    weights `rounded(graph)` gives are computed in integers of 8 bits, for a target that adds two
-    products in 16 bits if `paired`. Inputs, parameters and
+    weights `rounded(graph)` gives are computed in integers of 8 bits, those among `words` of 16,
+    for a target that adds two products of bytes in 16 bits if `paired`. Inputs, parameters and
     outputs keep their names, order and types. Every pass is checked. Raises VerificationError
     naming the pass that broke the graph.
 
@@ -81,7 +81,7 @@ def rewrite(graph: Graph, computes: Computes | None = None,
     verify(graph)
     graph = _run(graph, PASSES)
     if computes is not None and rounded is not None:
-        rule = rounding(rounded(graph), computes, paired)
+        rule = rounding(rounded(graph), computes, paired, words)
         graph = _run(graph, (GraphPass("round", partial(apply_rules, rules=(rule,))), *PASSES))
     if computes is not None and of_bytes(graph):
         rules = (raised(computes), Procedure(("mul",), scaled_once))

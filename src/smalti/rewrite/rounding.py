@@ -1,10 +1,12 @@
-"""Products of numbers by integers of 8 bits: what precision "int8" makes of a graph.
+"""Products of numbers by integers of 8 bits, or of 16: what precision "int8" makes of a graph.
 
     mat_mul(x, w)        mat_mul_rounded(integers, w, 128) * scale
                              scale = max(reduce_max(abs(x)) / 127, least), one for each row of x
                              integers = cast(round(x / scale) + 128, to=u8)
 
-A convolution of one pixel has a scale for each pixel, one of 3 x 3 a scale for each image. Weights
+Layers that do not stand 8 bits have 16, where products of these are computed: x becomes integers up
+to so many steps that 32 bits hold a sum of their products, and so does w (`word_steps`). A
+convolution of one pixel has a scale for each pixel, one of 3 x 3 a scale for each image. Weights
 are rounded as they are packed, each output channel with a scale of its own. What is rounded has the
 largest sums of a model; these stay:
 
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smalti.graph import Graph, Node, Value
-from smalti.graph.operations.contraction import SCALE_MIN
+from smalti.graph.operations.contraction import SCALE_MIN, WORD_FACTOR, word_steps
 from smalti.rewrite.rules import Made, Procedure
 
 ROWS_MIN = 32
@@ -38,22 +40,24 @@ WINDOWS = ((1, 1), (3, 3))
 
 
 @dataclass(frozen=True)
-class ByteSteps:
-    """How numbers become bytes without a sign, which are multiplied where they lie: `zero` stands
-    for 0, and the largest number for 255. None is below -`low`, where that is not 0."""
+class Steps:
+    """How numbers become integers, which are multiplied where they lie: `zero` stands for 0, and
+    the largest number for `largest`. None is below -`low`, where that is not 0. The usual ones are
+    bytes without a sign."""
 
     zero: int = 128
     low: float = 0.0
+    largest: int = 255
 
     @property
     def above(self) -> int:
         """Steps from 0 to the largest number."""
-        return 255 - self.zero
+        return self.largest - self.zero
 
     @property
     def scale_min(self) -> float:
         """The least scale, by which -`low` is a byte."""
-        return max(self.low / self.zero, SCALE_MIN)
+        return max(self.low / self.zero, SCALE_MIN) if self.low else SCALE_MIN
 
     def scales(self, x: np.ndarray) -> np.ndarray:
         """The scale of each image of x [n, ...]."""
@@ -62,7 +66,7 @@ class ByteSteps:
         return np.maximum(top / np.float32(self.above), np.float32(self.scale_min))
 
 
-BEHIND_SILU = ByteSteps(16, 0.2785)
+BEHIND_SILU = Steps(16, 0.2785)
 """SiLU has no value below -0.2785, so that nearly twice as many steps are left above 0: what images
 read that have one scale halves its error so. Rows, whose largest number may be small, would lose by
 it."""
@@ -118,10 +122,16 @@ def _fits(node: Node) -> bool:
     return rows >= ROWS_MIN and min(depth, width) >= CHANNELS_MIN and x.node is not None
 
 
-def byte_steps(node: Node) -> ByteSteps:
+def byte_steps(node: Node) -> Steps:
     """How what a layer reads becomes bytes."""
     x = node.inputs[0]
-    return BEHIND_SILU if windowed(node) and _is(x, "silu") else ByteSteps()
+    return BEHIND_SILU if windowed(node) and _is(x, "silu") else Steps()
+
+
+def word_steps_of(node: Node) -> Steps:
+    """How what a layer reads becomes integers of 16 bits, with a sign."""
+    axis = 1 if node.operation.name == "conv" else -1
+    return Steps(0, largest=word_steps(node.inputs[1].type.size // node.output.shape[axis]))
 
 
 def windowed(node: Node) -> bool:
@@ -151,27 +161,32 @@ def _last(graph: Graph) -> set[Node]:
     return found
 
 
-def rounding(chosen: Collection[str], computes: Callable[[Node], bool],
-             paired: bool = False) -> Procedure:
+def rounding(chosen: Collection[str], computes: Callable[[Node], bool], paired: bool = False,
+             words: Collection[str] = ()) -> Procedure:
     """The rule that computes the layers whose weights are `chosen` in integers, for a target whose
-    kernels compute such products; `paired` says that it adds two of them in 16 bits."""
+    kernels compute such products; `paired` says that it adds two of them in 16 bits. Those among
+    `words` have integers of 16 bits."""
     def applied(value: Value, made: Made) -> Value | None:
         node, g = value.node, value.graph
-        if weight_name(node) not in chosen or not _fits(node):
+        name = weight_name(node)
+        if name not in chosen or not _fits(node):
             return None
         x, weight, *bias = node.inputs
-        images = node.operation.name == "conv"
+        images, wide = node.operation.name == "conv", name in words
         axes = (1, 2, 3) if windowed(node) else (1,) if images else (len(x.shape) - 1,)
-        steps = byte_steps(node)
+        steps = word_steps_of(node) if wide else byte_steps(node)
         size = x if steps.low else made(g.apply("abs", x))
         top = made(g.apply("reduce_max", size, axes=axes, keepdims=True))
         scale = made(g.apply("max", made(top * g.constant(1 / steps.above)),
                              g.constant(steps.scale_min)))
-        inverse = made(g.apply("reciprocal", scale))
-        whole = made(made(g.apply("round", made(x * inverse))) + g.constant(float(steps.zero)))
-        integers = made(g.apply("cast", whole, to="u8"))
-        sums = g.apply("conv_rounded" if images else "mat_mul_rounded", integers, weight,
-                       g.constant(steps.zero, "u8"), paired=int(paired), **node.attributes)
+        whole = made(g.apply("round", made(x * made(g.apply("reciprocal", scale)))))
+        if steps.zero:
+            whole = made(whole + g.constant(float(steps.zero)))
+        dtype = WORD_FACTOR if wide else "u8"
+        sums = g.apply("conv_rounded" if images else "mat_mul_rounded",
+                       made(g.apply("cast", whole, to=dtype)), weight,
+                       g.constant(steps.zero, dtype), paired=int(paired and not wide),
+                       **node.attributes)
         if not computes(sums.node):
             return None
         result = made(made(sums) * scale)

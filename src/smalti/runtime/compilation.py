@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from smalti.compiler.options import ALL_F32
+from smalti.compiler.options import ALL_F32, ALL_ROUNDED
 from smalti.graph import Graph
 from smalti.runtime.drivers import driver_of
 from smalti.runtime.interface import Program
@@ -16,7 +16,7 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
                   objective: str = "latency",
                   progress: Callable[[int, int], None] | None = None,
                   like: Program | None = None, device: str = "cpu",
-                  kept: Collection[str] = ()) -> Program:
+                  kept: Mapping[str, str] = ALL_ROUNDED) -> Program:
     """A program that computes `graph`, natively where kernels exist, else by numpy.
 
     `device` is the CPU, or a GPU by its id (see `smalti.devices`): what is said of threads and
@@ -25,10 +25,11 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     `precision` "bf16" halves the bytes of weights and of what is stored between kernels, and the
     time of products where the CPU multiplies bf16; sums, statistics, softmax, inputs and outputs
     are f32 whatever it is ("auto" is f32; see `fuse.precision`). With "int8" large layers multiply
-    integers of 8 bits (see `rewrite.rounding`), but those whose weights are `kept`, and all else is
-    bf16, or f32 where the CPU does not multiply bf16. `target` forces a feature level of x86 (avx2,
-    avx2_vnni, avx512, avx512_vnni, avx512_bf16) or AArch64 (neon, neon_dot, neon_bf16). Inputs
-    named in `held` are expected to stay the same for many runs: what depends on no other is
+    integers of 8 bits (see `rewrite.rounding`), and all else is bf16, or f32 where the CPU does not
+    multiply bf16; layers whose weights are `kept` are, too, where that is "f32", or multiply
+    integers of 16 bits ("i16") where the CPU does that. `target` forces a feature level of x86
+    (avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16) or AArch64 (neon, neon_dot, neon_bf16).
+    Inputs named in `held` are expected to stay the same for many runs: what depends on no other is
     computed again only when one of them changes. `weights` names the dtype of parameters that will
     be given as "f16" or "bf16", or as `Quantised` of one of its `FORMATS`: those that fill memory
     are held so, and widened where they are used, with the same results. `objective` is what

@@ -10,7 +10,7 @@ import numpy as np
 
 from smalti import machine
 from smalti.compiler.kernel_table import KernelTable
-from smalti.compiler.options import ALL_F32
+from smalti.compiler.options import ALL_F32, ALL_ROUNDED
 from smalti.compiler.outlook import arena_bytes, outlook
 from smalti.errors import InputError
 from smalti.fuse import HostRegion, Partition, Region
@@ -114,7 +114,7 @@ def foretold(model: DeviceModel, device: str, graph: Graph, *, precision: str = 
              threads: int | None = None, target: str | None = None, held: Collection[str] = (),
              weights: Mapping[str, str] = ALL_F32, objective: str = "latency",
              progress: Callable[[int, int], None] | None = None,
-             like: Program | None = None, kept: Collection[str] = ()) -> ForetoldProgram:
+             like: Program | None = None, kept: Mapping[str, str] = ALL_ROUNDED) -> ForetoldProgram:
     """What `graph` would be on a device, with the keywords of `compile_graph`; the kernels are
     those of this computer's CPU, in as many bytes."""
     cpu = model.kind == "cpu"

@@ -20,4 +20,4 @@ def suited(recipe: Recipe, target: Target) -> Recipe:
     if target.least is not None:
         return recipe_anywhere(target, recipe.graph, options)
     return recipe_of(recipe.graph, options.asked, options.held, options.threads,
-                     dict(options.weights), options.objective, target.name, options.kept)
+                     dict(options.weights), options.objective, target.name, dict(options.kept))

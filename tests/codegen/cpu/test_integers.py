@@ -21,6 +21,7 @@ from smalti.fuse import held, partition
 from smalti.fuse.support import lacking
 from smalti.graph import Graph, Value, evaluate
 from smalti.graph.operation import DTYPES
+from smalti.graph.operations.contraction import word_steps
 from smalti.graph.quantised import FORMATS, quantised
 from smalti.kernel.form import Kernel
 from smalti.rewrite import rewrite
@@ -287,6 +288,35 @@ def test_pairs_of_products_fit_16_bits(rows: int, depth: int, columns: int, sign
     assert np.array_equal(found, evaluate(graph, {"x": x}, {"w": w})["y"])
     (schedule,) = runner.schedules
     assert (schedule.dtype, schedule.factors) == ("u8", "quads")
+
+
+def word_product(rows: int, depth: int, columns: int) -> Graph:
+    """A product of integers of 16 bits with numbers that are rounded to such."""
+    g = Graph("words")
+    g.output("y", g.apply("mat_mul_rounded", g.input("x", (rows, depth), "i16"),
+                          g.parameter("w", (depth, columns)), g.constant(0, "i16")))
+    return g
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", WORD_LEVELS)
+@pytest.mark.parametrize("rows, depth, columns", [
+    (1, 64, 70), (23, 37, 21), (9, 4096, 18), (40, 96, 50), (130, 640, 33)])
+def test_sums_of_words_fit_32_bits(rows: int, depth: int, columns: int, name: str) -> None:
+    """With the largest words and weights, of one sign in some rows, so that sums are the largest
+    that there are."""
+    graph, most = word_product(rows, depth, columns), word_steps(depth)
+    rng = np.random.default_rng(rows)
+    w = rng.standard_normal((depth, columns)).astype(np.float32)
+    w[:, ::3] = -2
+    x = rng.integers(-most, most + 1, (rows, depth)).astype(np.int16)
+    x[::2] = most
+    runner = PieceRunner({"w": w}, name)
+    found = run_regions(graph, {"x": x}, runner)["y"]
+    assert np.array_equal(found, evaluate(graph, {"x": x}, {"w": w})["y"])
+    assert np.abs(found[0, 0] / 2 * most) > 0.99 * 2 ** 31 or depth < 4096
+    (schedule,) = runner.schedules
+    assert (schedule.dtype, schedule.factors) == ("i16", "words")
 
 
 @pytest.mark.parametrize("name", INTEGER_LEVELS)

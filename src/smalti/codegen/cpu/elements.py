@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from smalti.codegen.cpu import integers, masks
 from smalti.codegen.cpu.assembler import Assembler
-from smalti.codegen.cpu.integers import INTEGERS, STORED_INTEGERS
+from smalti.codegen.cpu.integers import INTEGERS
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.graph.operation import HALVES
 
@@ -84,7 +84,7 @@ def store(asm: Assembler, dtype: str, address: Address, value: Register,
     lanes = asm.level.lanes if lanes is None else lanes
     if dtype == "bool":
         masks.store(asm, address, value, lanes)
-    elif dtype in STORED_INTEGERS:
+    elif dtype in INTEGERS:
         integers.store(asm, dtype, address, value, lanes)
     elif dtype not in HALVES:
         asm.store(address, value, lanes)

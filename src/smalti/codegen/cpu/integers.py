@@ -1,7 +1,7 @@
 """Integers in memory, of 8, 16 and 32 bits, and the f32 of each in registers.
 
-Those of 8 bits are exact; large ones of 32 bits are rounded when they are loaded. What is stored
-is a whole number in the range of its dtype.
+Those of 8 and 16 bits are exact; large ones of 32 bits are rounded when they are loaded. What is
+stored is a whole number in the range of its dtype.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from smalti.codegen.cpu.assembler import Assembler
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.kernel.form import Call, Const, Expr
 
-INTEGERS = ("u8", "i8", "i32")
-STORED_INTEGERS = (*INTEGERS, "i16")
-"""What is stored besides as whole numbers: factors of products, in scratch memory."""
+INTEGERS = ("u8", "i8", "i16", "i32")
 WIDEN = {"u8": "widen_byte", "i8": "widen_signed_byte"}
 
 
@@ -43,6 +41,8 @@ def load(asm: Assembler, dtype: str, address: Address, lanes: int | None = None)
     """
     if dtype == "i32":
         return asm.result("from_int", asm.load(address, lanes))
+    if dtype == "i16":
+        return _of_words(asm, asm.widened("widen_half", address, lanes))
     return asm.result("from_int", asm.widened(WIDEN[dtype], address, lanes))
 
 
@@ -50,13 +50,23 @@ def spread(asm: Assembler, dtype: str, address: Address) -> Register:
     """A new vector with one element of memory in all lanes."""
     if dtype == "i32":
         return asm.result("from_int", asm.result("spread", address))
+    if dtype == "i16":
+        return _of_words(asm, asm.result("spread_half", address))
     return asm.result("from_int", asm.result(WIDEN[dtype], asm.result("spread_byte", address)))
+
+
+def _of_words(asm: Assembler, value: Register) -> Register:
+    """The f32 of an integer of 16 bits in the lower half of each lane."""
+    high = asm.result("shift_left_int", value, 16)
+    return asm.result("from_int", asm.result("shift_right_signed_int", high, 16))
 
 
 def gather(asm: Assembler, dtype: str, base: Register, index: Register,
            lanes: int | None) -> Register:
     """A new vector of what is at base + index (bytes); of bytes, 3 behind each are read too."""
     value = asm.gather(base, index, lanes)
+    if dtype == "i16":
+        return _of_words(asm, value)
     if dtype != "i32":
         high = asm.result("shift_left_int", value, 24)
         shift = "shift_right_int" if dtype == "u8" else "shift_right_signed_int"
@@ -80,5 +90,7 @@ def store_lowest(asm: Assembler, dtype: str, address: Address, value: Register) 
     """Store the lowest lane."""
     if dtype == "i32":
         asm.op("store_low", address, asm.result("to_int", value))
+    elif dtype == "i16":
+        asm.op("store_word", address, asm.result("to_int", value), 0)
     else:
         masks.store_lowest(asm, address, value)

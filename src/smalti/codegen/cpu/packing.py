@@ -314,7 +314,7 @@ class IntegerPacking(Packing):
             asm.advance(row, self.r)
         inverses = []
         for v, top in enumerate(largest):
-            scale = asm.result("mul", top, asm.constant(float(np.float32(1 / 127))))
+            scale = asm.result("mul", top, asm.constant(float(np.float32(1 / p.steps))))
             scale = asm.result("max", scale, asm.constant(SCALE_MIN))
             asm.store(Address(self.target_scales, v * self.level.bytes), scale)
             inverses.append(reciprocal(asm, scale))

@@ -6,8 +6,15 @@ from dataclasses import dataclass
 
 from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.codegen.cpu.winograd_transforms import TRANSFORMS, WinogradTransform
+from smalti.graph.operations.contraction import STEPS
 from smalti.graph.quantised import FORMATS
-from smalti.kernel.form import STORED_BYTES, Kernel, paired_weights, rounded_weights
+from smalti.kernel.form import (
+    STORED_BYTES,
+    Kernel,
+    paired_weights,
+    rounded_weights,
+    weight_steps,
+)
 from smalti.schedule.merge import bytes_shift, contraction_extents
 from smalti.schedule.schedule import BINDING, ContractionSchedule
 
@@ -114,13 +121,15 @@ class IntegerPanels(WeightPanels):
     and of the last two. The patch of bytes has the zero point `zero`, by which each sum is too
     large: behind all panels stand the i32 with which sums begin, -zero times the sum of the weights
     of each o, where `zero` is not 0. Numbers that are `rounded` to integers have a scale for each
-    o, an f32, which stands behind these; `paired`, as two neighbouring c want it together.
+    o, an f32, which stands behind these; `paired`, as two neighbouring c want it together. The
+    largest of them becomes `steps`.
     """
 
     zero: int = 0
     weight_zero: int = 0
     rounded: bool = False
     paired: bool = False
+    steps: int = STEPS
 
     @property
     def data_bytes(self) -> int:
@@ -195,7 +204,8 @@ def weight_panels(kernel: Kernel, schedule: ContractionSchedule,
                              schedule.chunk, schedule.weights, parts=e.parts,
                              blocks=level.blocks and schedule.blocks, zero=zero,
                              weight_zero=int(dict(kernel.options).get("weight_zero", 0)),
-                             rounded=rounded_weights(kernel), paired=paired_weights(kernel))
+                             rounded=rounded_weights(kernel), paired=paired_weights(kernel),
+                             steps=weight_steps(kernel))
     winograd, chunk, transform = (0, False), schedule.chunk, schedule.winograd
     if transform and transform.transformed == BINDING:
         winograd = transform.size, transform.folded

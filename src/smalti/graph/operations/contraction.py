@@ -13,6 +13,8 @@ from smalti.graph.operation import FLOATS, Type, broadcast, define
 
 FACTORS = ("u8", "i8")
 """Dtypes of the factors of products of integers."""
+WORD_FACTOR = "i16"
+"""The dtype of the first factor where both of a rounded product have 16 bits."""
 
 
 def _mat_mul_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
@@ -140,16 +142,35 @@ SCALE_MIN = 2.0 ** -100
 """The least scale of integers, so that numbers which are all 0 have one, too."""
 
 
-def scales(largest: np.ndarray) -> np.ndarray:
-    """By what integers up to 127 are multiplied, to stand for numbers whose magnitudes are at most
-    `largest`."""
-    return np.maximum(largest * np.float32(1 / 127), np.float32(SCALE_MIN)).astype(np.float32)
+STEPS = 127
+"""The largest of integers of 8 bits that numbers are rounded to."""
 
 
-def rounded(w: np.ndarray, axes: tuple[int, ...],
-            pairs: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """(integers from -127 to 127, scales): w is about their product. Numbers along `axes` have one
-    scale together; by it, the sum of two neighbours along the axis `pairs`, the first and the
+def word_steps(terms: int) -> int:
+    """The largest of integers of 16 bits of which 32 bits hold a sum of so many products, whatever
+    they are.
+
+    >>> word_steps(320), word_steps(5120), word_steps(1)
+    (2590, 647, 32767)
+    """
+    return min(math.isqrt((2 ** 31 - 1) // terms), 2 ** 15 - 1)
+
+
+def _weight_steps(x: np.ndarray, terms: int) -> int:
+    """The largest integer that a weight is rounded to whose sums have so many products with x."""
+    return word_steps(terms) if x.dtype == np.int16 else STEPS
+
+
+def scales(largest: np.ndarray, steps: int = STEPS) -> np.ndarray:
+    """By what integers up to `steps` are multiplied, to stand for numbers whose magnitudes are at
+    most `largest`."""
+    return np.maximum(largest * np.float32(1 / steps), np.float32(SCALE_MIN)).astype(np.float32)
+
+
+def rounded(w: np.ndarray, axes: tuple[int, ...], pairs: int | None = None,
+            steps: int = STEPS) -> tuple[np.ndarray, np.ndarray]:
+    """(integers from -steps to steps, scales): w is about their product. Numbers along `axes` have
+    one scale together; by it, the sum of two neighbours along the axis `pairs`, the first and the
     second, the third and the fourth, is not beyond 128 either. Then the sum of their products with
     two bytes without a sign is one of 16 bits: at most 255 * 128.
 
@@ -165,17 +186,18 @@ def rounded(w: np.ndarray, axes: tuple[int, ...],
         first, second = (np.take(w, np.arange(k, w.shape[pairs] // 2 * 2, 2), pairs)
                          for k in range(2))
         largest = np.maximum(largest, np.abs(first + second).max(axis=axes, keepdims=True))
-    scale = scales(largest)
+    scale = scales(largest, steps)
     return np.rint(w * (np.float32(1) / scale)), scale
 
 
 def _of_rounded(types: Sequence[Type], name: str) -> tuple[Type, Type]:
     """The factors of a product of integers and numbers, as those of a product of numbers; raises
-    InputError unless these are a factor of 8 bits, f32, and one zero point."""
+    InputError unless these are a factor of 8 or 16 bits, f32, and one zero point."""
     x, w, zero = types
-    if x.dtype not in FACTORS or w.dtype != "f32" or zero != Type((), x.dtype):
-        raise InputError(f"{name} of {x} with {w} and the zero point {zero}: {' or '.join(FACTORS)}"
-                         f", f32 and one zero point of the dtype of the first are expected")
+    if x.dtype not in (*FACTORS, WORD_FACTOR) or w.dtype != "f32" or zero != Type((), x.dtype):
+        raise InputError(f"{name} of {x} with {w} and the zero point {zero}: "
+                         f"{', '.join(FACTORS)} or {WORD_FACTOR}, f32 and one zero point of the "
+                         f"dtype of the first are expected")
     return Type(x.shape), w
 
 
@@ -190,8 +212,10 @@ def mat_mul_rounded(x: np.ndarray, w: np.ndarray, x_zero: np.ndarray, *,
                     paired: int) -> np.ndarray:
     """(x - x_zero) @ w, of integers x of 8 bits and of numbers w, which are rounded to 8 bits:
     each column has a scale of its own, as of pairs where it is `paired` (see `rounded`). The sum of
-    integers is exact, and scaled afterwards."""
-    integers, scale = rounded(w, (0,), 0 if paired else None)
+    integers is exact, and scaled afterwards. Where x has 16 bits, and at most `word_steps`, so has
+    w."""
+    steps = _weight_steps(x, len(w))
+    integers, scale = rounded(w, (0,), 0 if paired else None, steps)
     return ((x.astype(np.float64) - x_zero) @ integers).astype(np.float32) * scale
 
 
@@ -206,9 +230,10 @@ def _conv_rounded_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> 
 
 def conv_rounded(x: np.ndarray, w: np.ndarray, x_zero: np.ndarray, *, paired: int,
                  **attributes: Any) -> np.ndarray:
-    """The convolution of x - x_zero, padded by zeros, with w, rounded to 8 bits as of
+    """The convolution of x - x_zero, padded by zeros, with w, rounded to 8 or 16 bits as of
     `mat_mul_rounded`: each output channel has a scale of its own."""
-    integers, scale = rounded(w, tuple(range(1, w.ndim)), 1 if paired else None)
+    steps = _weight_steps(x, w[0].size)
+    integers, scale = rounded(w, tuple(range(1, w.ndim)), 1 if paired else None, steps)
     sums = conv(x.astype(np.float64) - x_zero, integers.astype(np.float64), **attributes)
     return sums.astype(np.float32) * scale.reshape(-1, *(1,) * (w.ndim - 2))
 

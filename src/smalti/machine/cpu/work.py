@@ -39,7 +39,8 @@ FUNCTION_CLOCKS = {
     "cos": 14.0, "sqrt": 5.0, "reciprocal": 4.0, "div": 4.0,
 }
 """Clocks of a function of a vector, with two ports; functions not listed take one instruction."""
-WIDENING = {"f32": 0, "f16": 1, "bf16": 2, "u8": 2, "i8": 2, "i32": 1, "i64": 2, "bool": 2}
+WIDENING = {"f32": 0, "f16": 1, "bf16": 2, "u8": 2, "i8": 2, "i16": 4, "i32": 1, "i64": 2,
+            "bool": 2}
 """Instructions to convert a vector of each dtype to f32."""
 ROUNDING, ROUNDING_PAIRS = 6, 1
 """Instructions to round a vector of f32 to bf16, without and with an instruction for that."""

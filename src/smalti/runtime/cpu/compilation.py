@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from smalti.codegen.levels import level
-from smalti.compiler.options import ALL_F32
+from smalti.compiler.options import ALL_F32, ALL_ROUNDED
 from smalti.compiler.targets import TARGETS
 from smalti.errors import InputError
 from smalti.graph import Graph
@@ -22,7 +22,7 @@ def compile_here(device: str, graph: Graph, *, precision: str = "f32", threads: 
                   weights: Mapping[str, str] = ALL_F32,
                   objective: str = "latency",
                   progress: Callable[[int, int], None] | None = None,
-                  like: Program | None = None, kept: Collection[str] = ()) -> Program:
+                  like: Program | None = None, kept: Mapping[str, str] = ALL_ROUNDED) -> Program:
     """The program of `graph` on the CPU `device`; the other options are those of
     `compile_graph`."""
     name = target or best_level()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from smalti.codegen.levels import LEVELS, level
 from smalti.codegen.target import Target
 from smalti.compiler import options as all_options
-from smalti.compiler.options import ALL_F32, Options
+from smalti.compiler.options import ALL_F32, ALL_ROUNDED, Options
 from smalti.compiler.select import Knowledge
 from smalti.compiler.targets import TARGETS
 from smalti.graph import Graph
@@ -23,7 +23,7 @@ LEAST = "avx2"
 def recipe_of(graph: Graph, precision: str = "f32", held: Collection[str] = (),
               threads: int | None = None, weights: Mapping[str, str] = ALL_F32,
               objective: str = "latency", usual: str = LEAST,
-              kept: Collection[str] = ()) -> Recipe:
+              kept: Mapping[str, str] = ALL_ROUNDED) -> Recipe:
     """A recipe for the CPU of options as `compile_graph` takes them, with the same errors."""
     level(usual)
     options = all_options.checked(graph, TARGETS[usual], None, "the CPU", precision=precision,

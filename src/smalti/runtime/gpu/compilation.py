@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from smalti import settings
 from smalti.compiler.module import Module
-from smalti.compiler.options import ALL_F32
+from smalti.compiler.options import ALL_F32, ALL_ROUNDED
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.runtime.doctor.first_use import begin, trusted
@@ -25,7 +25,8 @@ def compile_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collec
                 threads: int | None = None, target: str | None = None,
                 weights: Mapping[str, str] = ALL_F32, objective: str = "latency",
                 progress: Callable[[int, int], None] | None = None,
-                like: Program | None = None, kept: Collection[str] = ()) -> DeviceProgram:
+                like: Program | None = None,
+                kept: Mapping[str, str] = ALL_ROUNDED) -> DeviceProgram:
     """A program that computes `graph` on `gpu`.
 
     `precision` "f16" stores values between kernels and weights of products as f16, "bf16" as that,
