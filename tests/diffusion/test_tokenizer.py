@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smalti.benchmark import peers
 from smalti.diffusion import tokenizer
 from smalti.diffusion.tokenizer import END, POSITIONS, START, encode, tokenize
 
@@ -63,7 +64,7 @@ def test_a_word_may_be_cut_inside():
 def test_merges_are_those_of_the_file():
     with gzip.open(tokenizer.MERGES_PATH, "rt", encoding="utf-8") as file:
         lines = file.read().split("\n")[1 : tokenizer.MERGES + 1]
-    assert list(tokenizer._merges().lines) == lines and len(lines) == 48894
+    assert list(tokenizer.merges().lines) == lines and len(lines) == 48894
 
 
 LONG = {
@@ -90,12 +91,12 @@ def test_long_prompts_are_quick(what):
 @cache
 def ranks():
     """The merges, each with its place among them."""
-    return {line: rank for rank, line in enumerate(tokenizer._merges().lines)}
+    return {line: rank for rank, line in enumerate(tokenizer.merges().lines)}
 
 
 def simple_word(word):
     """Byte-pair encoding by the book: all pairs are looked at before every merge."""
-    merges = tokenizer._merges()
+    merges = tokenizer.merges()
     pieces = [merges.symbols[byte] for byte in word.encode()]
     pieces[-1] += "</w>"
     while len(pieces) > 1:
@@ -112,7 +113,7 @@ def simple_word(word):
 
 
 def simple_numbers(word):
-    merges = tokenizer._merges()
+    merges = tokenizer.merges()
     numbers = dict(merges.numbers)
     for rank, pair in enumerate(merges.lines):
         numbers[pair.replace(" ", "")] = 512 + rank
@@ -132,18 +133,6 @@ def test_any_text_gives_77_numbers(text):
     ids = encode(text).ids
     assert len(ids) == POSITIONS and ids[0] == START and ids[-1] == END
     assert all(0 <= number <= END for number in ids)
-
-
-def clip_tokenizer():
-    from transformers import CLIPTokenizer
-
-    merges = tokenizer._merges()
-    vocabulary = dict(merges.numbers)
-    for rank, pair in enumerate(merges.lines):
-        vocabulary[pair.replace(" ", "")] = 512 + rank
-    vocabulary |= tokenizer.SPECIAL
-    pairs = [tuple(pair.split(" ")) for pair in merges.lines]
-    return CLIPTokenizer(vocab=vocabulary, merges=pairs)
 
 
 RANGES = [(0x20, 0x7F)] * 6 + [(0x80, 0x250), (0x300, 0x600), (0x900, 0xA00), (0x2000, 0x2C00)]
@@ -171,7 +160,7 @@ def known_to_both(character):
 
 @pytest.mark.peers
 def test_agrees_with_transformers():
-    peer = clip_tokenizer()
+    peer = peers.clip_tokenizer()
     rng = random.Random(2)
     for _ in range(10_000):
         text = random_text(rng)
@@ -180,7 +169,7 @@ def test_agrees_with_transformers():
 
 @pytest.mark.peers
 def test_truncation_agrees_with_transformers():
-    peer = clip_tokenizer()
+    peer = peers.clip_tokenizer()
     for text in ("cat " * 100, "xq" * 200, "a, " * 60, "short"):
         found = peer(text, padding="max_length", truncation=True, max_length=POSITIONS).input_ids
         assert list(encode(text).ids) == found

@@ -17,6 +17,7 @@ import numpy as np
 
 from smalti.benchmark.tiny_cnn import tiny_cnn_module
 from smalti.benchmark.weights import seeded
+from smalti.diffusion import tokenizer
 from smalti.errors import InputError
 from smalti.families.keys.renaming import (
     controlnet_renaming,
@@ -316,6 +317,19 @@ def peer_sd1(config: ModelConfig, seed: int = 0) -> tuple[Peer, Peer, Peer]:
     """Text encoder, UNet and autoencoder of a whole model; merge their weights for a file."""
     text, unet = sd1_configs(config)
     return peer_clip_text(text, seed), peer_unet(unet, seed + 1), peer_vae(config.vae, seed + 2)
+
+
+def clip_tokenizer() -> Any:
+    """transformers' tokenizer of CLIP, with the table that Smalti reads."""
+    from transformers import CLIPTokenizer
+
+    merges = tokenizer.merges()
+    vocabulary = dict(merges.numbers)
+    for rank, pair in enumerate(merges.lines):
+        vocabulary[pair.replace(" ", "")] = tokenizer.FIRST_MERGE + rank
+    vocabulary |= tokenizer.SPECIAL
+    pairs = [tuple(pair.split(" ")) for pair in merges.lines]
+    return CLIPTokenizer(vocab=vocabulary, merges=pairs)
 
 
 def _peer(build: Callable[[], Any],

@@ -98,7 +98,7 @@ def _words(text: str):
 
 
 @dataclass(frozen=True)
-class _Merges:
+class Merges:
     """The pairs of the table as "left right", their ranks by the numbers of both, and symbol and
     number of each byte."""
 
@@ -109,7 +109,8 @@ class _Merges:
 
 
 @cache
-def _merges() -> _Merges:
+def merges() -> Merges:
+    """The table of pairs, which is read once."""
     packed = MERGES_PATH.read_bytes()
     text = zlib.decompressobj(wbits=31).decompress(packed, MERGES_BYTES_MAX).decode("utf-8")
     lines = tuple(text.split("\n", MERGES + 1)[1 : MERGES + 1])
@@ -122,14 +123,14 @@ def _merges() -> _Merges:
         left, right = line.split(" ")
         known[left + right] = FIRST_MERGE + rank
         ranks[known[left], known[right]] = rank
-    return _Merges(lines, ranks, symbols, numbers)
+    return Merges(lines, ranks, symbols, numbers)
 
 
 @lru_cache(maxsize=8192)
 def _word_ids(word: str) -> tuple[int, ...]:
     """Byte-pair encoding of one word, the last symbol of which is marked as such."""
-    merges = _merges()
-    pieces = [merges.symbols[byte] for byte in word.encode("utf-8", "replace")]
+    table = merges()
+    pieces = [table.symbols[byte] for byte in word.encode("utf-8", "replace")]
     pieces[-1] += "</w>"
-    return merged([merges.numbers[piece] for piece in pieces], merges.ranks,
+    return merged([table.numbers[piece] for piece in pieces], table.ranks,
                   range(FIRST_MERGE, FIRST_MERGE + MERGES))
