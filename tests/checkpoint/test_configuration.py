@@ -32,7 +32,14 @@ from smalti.models.config import (
     WAN_VAE,
     ModelConfig,
 )
-from smalti.models.language_config import GEMMA2_2B, QWEN3_4B, QWEN3_VL_4B, QWEN25_7B
+from smalti.models.language_config import (
+    GEMMA2_2B,
+    MINISTRAL_3B,
+    QWEN3_4B,
+    QWEN3_VL_4B,
+    QWEN25_7B,
+)
+from smalti.models.newer_transformer_config import ERNIE_IMAGE, OVIS_IMAGE
 from smalti.models.transformer_config import (
     ANIMA,
     CHROMA,
@@ -62,6 +69,8 @@ LARGE = {"default_width": 1024, "default_height": 1024}
 
 QWEN3_SMALL = replace(QWEN3_4B, hidden_size=1024, mlp_size=3072, layers=28, heads=16)
 """That of 0.6 billion parameters."""
+QWEN3_OVIS = replace(QWEN3_4B, hidden_size=2048, mlp_size=6144, layers=28, heads=16)
+"""That of 1.7 billion parameters."""
 PUBLISHED = {  # configuration, and parameters of the denoiser (with learned positions)
     "SD 1.5": (ModelConfig("sd1", {"clip_l": CLIP_L}, SD1_UNET, SD_VAE), 859_520_964),
     "SD 1.5 inpainting": (ModelConfig(
@@ -93,6 +102,14 @@ PUBLISHED = {  # configuration, and parameters of the denoiser (with learned pos
         **FLUX, "default_steps": 30, "default_guidance": 4.0, "flow_shift": 3.0}), 2_091_000_000),
     "Krea 2": (ModelConfig("krea2", {"qwen3vl": QWEN3_VL_4B}, KREA2, WAN_VAE, **{
         **FLUX, "default_steps": 28, "default_guidance": 5.5, "flow_shift": None}), 12_820_000_000),
+    "ERNIE-Image": (ModelConfig(
+        "ernie-image", {"ministral": MINISTRAL_3B}, ERNIE_IMAGE,
+        replace(FLUX2_VAE, statistics_eps=1e-5), **{
+            **FLUX, "default_steps": 50, "default_guidance": 4.0, "flow_shift": 4.0}),
+        8_030_000_000),
+    "Ovis-Image": (ModelConfig("ovis-image", {"qwen3": QWEN3_OVIS}, OVIS_IMAGE, FLUX_VAE, **{
+        **FLUX, "default_steps": 50, "default_guidance": 5.0, "flow_shift": None}),
+        7_370_000_000),
     "Lumina-Image 2": (ModelConfig("lumina2", {"gemma2": GEMMA2_2B}, LUMINA2, FLUX_VAE, **{
         **FLUX, "default_steps": 30, "default_guidance": 4.0, "flow_shift": 6.0}), 2_610_000_000),
     "Qwen-Image": (ModelConfig("qwen-image", {"qwen25": QWEN25_7B}, QWEN_IMAGE, WAN_VAE, **{

@@ -111,6 +111,15 @@ FILES = {
     "z-image-pixels": [{"dec_net.cond_embed.weight": (9, 9), "cap_pad_token": (1, 9),
                         "noise_refiner.0.attention.k_norm.weight": (128,)}],
     "ming-image": [{"cap_embedder.1.weight": (3840, 9), "noise_refiner.0.ffn_norm1.weight": (9,)}],
+    "ovis-image": [
+        {"double_blocks.0.img_mlp.gate_proj.weight": (32, 8),
+         "double_blocks.0.img_attn.qkv.weight": (24, 8)},
+        {UNET + "double_blocks.0.img_mlp.gate_proj.weight": (32, 8), UNET + DOUBLE: (128,)},
+        {"context_embedder_norm.weight": (2048,), "single_transformer_blocks.0.x": (9,)},
+    ],
+    "ernie-image": [
+        {"layers.0.adaLN_sa_ln.weight": (4096,)}, {UNET + "layers.0.adaLN_sa_ln.weight": (4096,)},
+    ],
     "lumina2": [
         {"cap_embedder.1.weight": (2304, 2304), "noise_refiner.0.ffn_norm1.weight": (2304,)},
         {"time_caption_embed.caption_embedder.0.weight": (2304,),
@@ -202,7 +211,8 @@ def test_families_that_are_read():
         "sdxl": "sdxl", "sdxl-refiner": "sdxl-refiner", "sd3": "sd3", "flux-dev": "flux",
         "flux-schnell": "flux", "chroma": "chroma", "z-image": "z-image",
         "flux2": "flux2", "flux2-dev": "flux2-dev", "anima": "anima", "qwen-image": "qwen-image",
-        "krea2": "krea2", "lumina2": "lumina2",
+        "krea2": "krea2", "lumina2": "lumina2", "ernie-image": "ernie-image",
+        "ovis-image": "ovis-image",
         **{name: name for name in (*NAMED, "qwen-image-edit-2511")}}
 
 

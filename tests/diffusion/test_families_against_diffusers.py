@@ -233,6 +233,65 @@ def test_a_picture_of_flux2_dev_is_that_of_diffusers(tmp_path: Path,
     assert (np.abs(picture - theirs.decoded(pipe, expected)) <= 1).mean() >= 0.999
 
 
+@pytest.mark.parametrize("prompt", [PROMPT, "a red apple, ripe, " * 60])
+def test_a_picture_of_ovis_image_is_that_of_diffusers(tmp_path: Path, prompt: str,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fills up a prompt is seen, as zeros; one may be too long."""
+    import torch
+
+    monkeypatch.setitem(tiny.FAMILIES, "ovis-image", tiny.OVIS_IMAGE)
+    pipe = theirs.pipeline("ovis-image")
+    pipe.set_progress_bar_config(disable=True)
+    ours = Pipeline.load(theirs.save(pipe, tmp_path / "model"), threads=1)
+    assert (ours.config.family, ours.config.flow_shift) == ("ovis-image", None)
+    latents = NoiseSource("cpu", (7,), (16, 16, 20)).draw()
+    with torch.no_grad():
+        start = pipe._pack_latents(torch.from_numpy(latents), *latents.shape)
+        found = pipe(prompt, negative_prompt=NEGATIVE, num_inference_steps=STEPS, width=40,
+                     height=SIDE, latents=start, output_type="latent").images
+    expected = pipe._unpack_latents(found, SIDE, 40, pipe.vae_scale_factor).numpy()
+    *_, last = ours.steps(prompt, negative_prompt=NEGATIVE, steps=STEPS, seed=7, sampler="euler",
+                          width=40, height=SIDE)
+    assert relative_error(last.latents, expected) <= ERROR_MAX
+    picture = np.asarray(last.result.images[0], np.float64)
+    near = np.abs(picture - theirs.decoded(pipe, expected)) <= 1
+    assert near.mean() >= 0.999 and picture.std() > 1
+    assert any("is longer than the 284" in line for line in last.result.warnings) == (
+        len(prompt) > 99)
+
+
+@pytest.mark.parametrize(("prompt", "guidance"), [
+    (PROMPT, 4.0), ("the red apple " * 20, 4.0), (PROMPT, 1.0)])
+def test_a_picture_of_ernie_image_is_that_of_diffusers(
+        tmp_path: Path, prompt: str, guidance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokenizer is in the folder; prompt and negative prompt are of other lengths. What the
+    folder states of the autoencoder's statistics is not what the model was trained with."""
+    import torch
+
+    monkeypatch.setitem(tiny.FAMILIES, "ernie-image", tiny.ERNIE_IMAGE)
+    pipe = theirs.pipeline("ernie-image")
+    pipe.set_progress_bar_config(disable=True)
+    folder = theirs.save(pipe, tmp_path / "model")
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(TREE))
+    ours = Pipeline.load(folder, threads=1)
+    assert (ours.config.texts, ours.config.vae) == (tiny.ERNIE_IMAGE.texts, tiny.ERNIE_IMAGE.vae)
+    assert (ours.config.family, ours.config.flow_shift) == ("ernie-image", 4.0)
+    latents = NoiseSource("cpu", (7,), (128, 8, 10)).draw()
+    found = []
+    for kind in ("latent", "np"):
+        with torch.no_grad():
+            found.append(pipe(prompt, negative_prompt=NEGATIVE, num_inference_steps=STEPS,
+                              width=40, height=SIDE, latents=torch.from_numpy(latents),
+                              guidance_scale=guidance, output_type=kind).images)
+    *_, last = ours.steps(prompt, negative_prompt=NEGATIVE, steps=STEPS, seed=7, sampler="euler",
+                          guidance_scale=guidance, width=40, height=SIDE)
+    assert relative_error(last.latents, found[0].numpy()) <= ERROR_MAX
+    picture = np.asarray(last.result.images[0], np.float64)
+    near = np.abs(picture - np.round(255 * found[1][0].astype(np.float64))) <= 1
+    assert near.mean() >= 0.999 and picture.std() > 1
+
+
 @pytest.mark.parametrize("prompt", [PROMPT, "the red apple " * 60])
 def test_a_picture_of_lumina2_is_that_of_diffusers(tmp_path: Path, prompt: str,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,11 @@ from tiny_tekken import TEKKEN
 from transformer_peers import (
     anima_module,
     anima_text_module,
+    ernie_image_module,
     flux2_module,
     krea2_module,
     lumina2_module,
+    ovis_image_module,
     qwen_image_module,
     z_image_module,
 )
@@ -29,6 +31,7 @@ from smalti.diffusion.tokenizer import END, encode
 from smalti.families.language import CHATML, CHATML_ANSWER
 from smalti.models.config import CausalVaeConfig, ClipTextConfig
 from smalti.models.language_config import LanguageConfig
+from smalti.models.newer_transformer_config import ErnieImageConfig
 from smalti.models.transformer_config import (
     Krea2Config,
     QwenImageConfig,
@@ -157,6 +160,18 @@ class MistralTokenizer(Tokenizer):
                               "attention_mask": torch.tensor(masks)})
 
 
+class BeginningTokenizer(Tokenizer):
+    """The same, of plain texts, before which a token of its own stands."""
+
+    bos_token_id = TEKKEN_SPECIAL.index("<s>")
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def __call__(self, text: str, **_: Any) -> Any:
+        return {"input_ids": [self.bos_token_id, *tekken.vocabulary(TEKKEN).tokenize(text)]}
+
+
 def gemma_tokenizer() -> Any:
     """A small one of Gemma's kind, as transformers reads it, which folders have."""
     from tokenizers import Tokenizer as Theirs
@@ -192,6 +207,8 @@ def language_model(config: LanguageConfig) -> Any:
         module = qwen25_vl(config, sizes, turns)
     elif config.sandwiched:
         module = gemma(sizes, turns, config)
+    elif config.stretched > 1:
+        module = ministral(sizes, config)
     elif config == tiny.QWEN3_VL:
         module = qwen3_vl(sizes, turns, config.head_dim)
     else:
@@ -201,6 +218,17 @@ def language_model(config: LanguageConfig) -> Any:
     for name, tensor in module.named_parameters():
         torch.nn.init.normal_(tensor.data, float("norm" in name or "ln_q" in name), 0.2)
     return module
+
+
+def ministral(sizes: dict[str, Any], config: LanguageConfig) -> Any:
+    """Ministral 3 with what reads pictures; its configuration has the turns of published ones."""
+    from transformers import Ministral3Config, Mistral3Config, Mistral3Model
+
+    text = Ministral3Config(**sizes, head_dim=config.head_dim)
+    vision = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+                  image_size=28, patch_size=14)
+    return Mistral3Model(Mistral3Config(
+        text_config=text.to_dict(), vision_config={"model_type": "pixtral", **vision}))
 
 
 def qwen25_vl(config: LanguageConfig, sizes: dict[str, Any], turns: dict[str, Any]) -> Any:
@@ -299,6 +327,10 @@ def transformer(family: str) -> Any:
         return krea2_transformer(config)
     if family == "lumina2":
         return lumina2_module(config)
+    if family == "ernie-image":
+        return ernie_image_transformer(config)
+    if family == "ovis-image":
+        return ovis_image_module(config)
     if isinstance(config, QwenImageConfig):
         return qwen_image_module(config)
     shared = dict(in_channels=4 * config.in_channels, num_layers=config.double_blocks,
@@ -335,6 +367,17 @@ def krea2_transformer(config: Krea2Config) -> Any:
     return module
 
 
+def ernie_image_transformer(config: ErnieImageConfig) -> Any:
+    """What modulates blocks, and its last layer, start as zeros, which are made others."""
+    import torch
+
+    module = ernie_image_module(config)
+    for layer in (module.adaLN_modulation[1], module.final_linear):
+        torch.nn.init.normal_(layer.weight.data, 0, config.hidden_size**-0.5)
+        torch.nn.init.normal_(layer.bias.data, 0, 0.1)
+    return module
+
+
 def pipeline(family: str, prediction: str = "epsilon") -> Any:
     """A pipeline of diffusers with seeded weights; its scheduler is Euler's."""
     import diffusers
@@ -368,7 +411,7 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
             scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=1.0), vae=vae,
             text_encoder=texts[0], tokenizer=t5, transformer=network)
     flow = diffusers.FlowMatchEulerDiscreteScheduler(
-        shift=3.0, use_dynamic_shifting=family in ("flux", "flux2", "flux2-dev"))
+        shift=3.0, use_dynamic_shifting=family in ("flux", "flux2", "flux2-dev", "ovis-image"))
     if family == "anima":
         return anima_pipeline(flow, vae, texts[0], network)
     if family == "z-image":
@@ -392,6 +435,14 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
     if family == "lumina2":
         return diffusers.Lumina2Pipeline(
             scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=gemma_tokenizer(),
+            transformer=network)
+    if family == "ernie-image":
+        return diffusers.ErnieImagePipeline(
+            scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=4.0), vae=vae,
+            text_encoder=texts[0], tokenizer=BeginningTokenizer(), transformer=network)
+    if family == "ovis-image":
+        return diffusers.OvisImagePipeline(
+            scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=ChatTokenizer(),
             transformer=network)
     if family.startswith("qwen-image"):
         return qwen_image_pipeline(family, vae=vae, text_encoder=texts[0], transformer=network)

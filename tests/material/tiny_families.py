@@ -34,10 +34,12 @@ from smalti.models.config import (
 from smalti.models.language import language_graph
 from smalti.models.language_config import (
     GEMMA2_2B,
+    MINISTRAL_3B,
     LanguageConfig,
     ReduxConfig,
     VisionConfig,
 )
+from smalti.models.newer_transformer_config import ErnieImageConfig, OvisImageConfig
 from smalti.models.transformer_config import (
     AnimaConfig,
     ChromaConfig,
@@ -126,10 +128,22 @@ FAMILIES = {
 
 FLUX2_DEV = ModelConfig(
     "flux2-dev", {"mistral": LanguageConfig(
-        1024, hidden_size=32, mlp_size=48, layers=31, heads=2, kv_heads=1, head_dim=128,
+        1024, hidden_size=32, mlp_size=160, layers=31, heads=2, kv_heads=1, head_dim=128,
         rotary_base=1e9, eps=1e-5)},
     replace(FAMILIES["flux2"].denoiser, guidance=True), vae(FLUX2_VAE), "flow")
 """Not among the others: its tokenizer does not ship, so that each model brings one along."""
+
+ERNIE_IMAGE = ModelConfig(
+    "ernie-image", {"ministral": replace(MINISTRAL_3B, vocab_size=1024, hidden_size=32, mlp_size=48,
+                                         layers=3, heads=2, kv_heads=1)},
+    ErnieImageConfig(64, heads=2, mlp_size=96, blocks=2, context_dim=32, axes=(8, 12, 12)),
+    replace(vae(FLUX2_VAE), statistics_eps=1e-5), "flow")
+"""The same, of a text encoder of that kind."""
+
+OVIS_IMAGE = ModelConfig(
+    "ovis-image", {"qwen3": QWEN3},
+    OvisImageConfig(**{**FLUX, "mlp_size": 256, "context_dim": 32}), vae(FLUX_VAE), "flow")
+"""Not among the others: its blocks are those of Flux.1."""
 
 LUMINA2 = ModelConfig(
     "lumina2", {"gemma2": replace(GEMMA2_2B, vocab_size=512, hidden_size=32, mlp_size=48, layers=3,
@@ -162,7 +176,8 @@ def _wordless(config: ModelConfig) -> ModelConfig:
 
 WORDLESS = {name: _wordless(config)
             for name, config in [*FAMILIES.items(), ("flux2-dev", FLUX2_DEV),
-                                 ("lumina2", LUMINA2)]}
+                                 ("ernie-image", ERNIE_IMAGE), ("lumina2", LUMINA2),
+                                 ("ovis-image", OVIS_IMAGE)]}
 """The same with so few tokens that they read no prompts, but are written at once."""
 WORDLESS_EDITS = {name: _wordless(config) for name, config in EDITS.items()}
 
@@ -178,7 +193,9 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
     **dict.fromkeys(("z-image", "flux2"),
                     {"qwen3": "text_encoders.qwen3_4b.transformer.model."}),
     "flux2-dev": {"mistral": "text_encoders.mistral3_24b.transformer.model."},
+    "ernie-image": {"ministral": "text_encoders.ministral3_3b.transformer.model."},
     "lumina2": {"gemma2": "text_encoders.gemma2_2b.transformer.model."},
+    "ovis-image": {"qwen3": "text_encoders.qwen3_2b.transformer.model."},
     "krea2": {"qwen3vl": "text_encoders.qwen3vl_4b.transformer.model."},
     "anima": {"qwen3": "text_encoders.qwen3_06b.transformer.model."},
     **dict.fromkeys(("qwen-image", *EDITS),
@@ -186,10 +203,10 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
 }
 PICTURES = "visual.deepstack_merger_list.0.norm.weight"
 """A tensor that only Qwen3-VL has, of what reads pictures."""
-PLAIN = ("t5xxl", "qwen3", "qwen25", "qwen3vl", "gemma2", "mistral")
+PLAIN = ("t5xxl", "qwen3", "qwen25", "qwen3vl", "gemma2", "mistral", "ministral")
 """Text encoders that read the plain text, and are named alike inside."""
 NEWER = ("flux", "chroma", "z-image", "flux2", "flux2-dev", "krea2", "anima", "qwen-image",
-         "lumina2")
+         "lumina2", "ernie-image", "ovis-image")
 """Families whose whole files begin the names of the autoencoder with `vae.`, and that read plain
 texts."""
 DENOISER, VAE = "model.diffusion_model.", "first_stage_model."

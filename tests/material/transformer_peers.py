@@ -12,6 +12,7 @@ from smalti.families.keys import Table, assembled, expressions, shape_of
 from smalti.models import (
     AnimaConfig,
     ChromaConfig,
+    ErnieImageConfig,
     Flux2Config,
     FluxConfig,
     FluxControlNetConfig,
@@ -19,6 +20,7 @@ from smalti.models import (
     Lumina2Config,
     MMDiTConfig,
     MMDiTControlNetConfig,
+    OvisImageConfig,
     QwenImageConfig,
     QwenImageControlNetConfig,
     T5Config,
@@ -58,6 +60,14 @@ TINY_ANIMA = AnimaConfig(hidden_size=48, heads=2, mlp_size=96, blocks=2, in_chan
 TINY_KREA2 = Krea2Config(hidden_size=64, heads=4, kv_heads=2, mlp_size=96, blocks=2, in_channels=4,
                          out_channels=4, text_dim=24, taps=3, text_heads=2, text_kv_heads=1,
                          text_mlp_size=40, layer_blocks=1, text_blocks=1, axes=(4, 6, 6))
+
+
+TINY_ERNIE_IMAGE = ErnieImageConfig(hidden_size=64, heads=2, mlp_size=96, blocks=2, in_channels=16,
+                                    out_channels=16, context_dim=24, axes=(8, 12, 12))
+
+TINY_OVIS_IMAGE = OvisImageConfig(hidden_size=64, heads=2, mlp_size=256, double_blocks=2,
+                                  single_blocks=3, in_channels=4, out_channels=4, context_dim=24,
+                                  axes=(4, 12, 16))
 
 
 def filled(module: Any) -> Any:
@@ -246,6 +256,28 @@ def krea2_module(config: Krea2Config) -> Any:
         text_num_key_value_heads=config.text_kv_heads, text_intermediate_size=config.text_mlp_size,
         num_layerwise_text_blocks=config.layer_blocks, num_refiner_text_blocks=config.text_blocks,
         axes_dims_rope=config.axes)
+
+
+def ernie_image_module(config: ErnieImageConfig) -> Any:
+    """diffusers' ErnieImageTransformer2DModel."""
+    from diffusers import ErnieImageTransformer2DModel
+
+    return ErnieImageTransformer2DModel(
+        hidden_size=config.hidden_size, num_attention_heads=config.heads,
+        num_layers=config.blocks, ffn_hidden_size=config.mlp_size, in_channels=config.in_channels,
+        out_channels=config.out_channels, text_in_dim=config.context_dim,
+        rope_axes_dim=config.axes)
+
+
+def ovis_image_module(config: OvisImageConfig) -> Any:
+    """diffusers' OvisImageTransformer2DModel."""
+    from diffusers import OvisImageTransformer2DModel
+
+    return OvisImageTransformer2DModel(
+        in_channels=config.packed_channels, out_channels=4 * config.out_channels,
+        num_layers=config.double_blocks, num_single_layers=config.single_blocks,
+        attention_head_dim=config.head_dim, num_attention_heads=config.heads,
+        joint_attention_dim=config.context_dim, axes_dims_rope=config.axes)
 
 
 def flux_controlnet_module(config: FluxControlNetConfig) -> Any:

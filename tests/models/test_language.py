@@ -190,6 +190,30 @@ def test_as_transformers(kind: str, tap: int, final_norm: bool) -> None:
 
 
 @pytest.mark.peers
+@pytest.mark.parametrize(("factor", "before"), [(16.0, 16384), (4.0, 32), (1.0, 64)])
+def test_positions_are_stretched_as_in_transformers(factor: float, before: int) -> None:
+    """Ministral 3, with scores as they are, and a text that is longer than what was stretched."""
+    import transformers
+    from transformer_peers import filled
+
+    config = replace(PLAIN, qkv_bias=False, stretched=factor, stretched_from=before)
+    given = transformers.Ministral3Config(
+        vocab_size=96, hidden_size=40, intermediate_size=56, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 1e6, "factor": factor,
+                         "original_max_position_embeddings": before, "beta_fast": 32.0,
+                         "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                         "llama_4_scaling_beta": 0.0})
+    module = filled(transformers.Ministral3Model(given))
+    weights = {f"{PREFIX}.{name}": value.numpy() for name, value in module.state_dict().items()}
+    tokens = np.random.default_rng(1).integers(0, 96, (2, 70), np.int32)
+    states = hidden(module, tokens)[2]
+    found = evaluate(language_graph(config, 2, 70, taps=[2]), {"tokens": tokens},
+                     weights)["context"]
+    np.testing.assert_allclose(found, states, rtol=0, atol=1e-5 * np.abs(states).max())
+
+
+@pytest.mark.peers
 def test_what_fills_up_is_read_as_transformers_reads_it() -> None:
     """Of a text that is filled up, whose filling is read, too, as of FLUX.2 klein."""
     import transformers

@@ -54,6 +54,10 @@ LANGUAGE: Places = {
     "softcap": (("", "attn_logit_softcapping"),),
     "query_size": (("", "query_pre_attn_scalar"),),
     "window": (("", "sliding_window"),),
+    "stretched": (("", "stretched"), ("rope_parameters", "factor"), ("rope_scaling", "factor")),
+    "stretched_from": (("", "stretched_from"),
+                       ("rope_parameters", "original_max_position_embeddings"),
+                       ("rope_scaling", "original_max_position_embeddings")),
     "vision_heads": (("", "vision_heads"), ("vision_config", "num_heads")),
     "vision_all": (("", "vision_all"), ("vision_config", "fullatt_block_indexes")),
 }

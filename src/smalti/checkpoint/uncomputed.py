@@ -19,6 +19,7 @@ from smalti.families import text_encoders
 from smalti.families.hints import Hints
 from smalti.families.keys.renaming import is_ignored
 from smalti.models.config import ModelConfig
+from smalti.models.language import TURNS_KEPT, TURNS_STRETCHED
 
 LAYERS = (
     (r"class_embedding\.|label_emb\.weight$",
@@ -86,15 +87,20 @@ NORMALLY: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "mid_block_add_attention": (True,),
         "up_block_types": ("UpDecoderBlock2D",),
     },
-    "text_encoder": {"rope_scaling": (None,), "use_sliding_window": (False,)},
+    "text_encoder": {"rope_parameters": (None,), "rope_scaling": (None,),
+                     "use_sliding_window": (False,)},
     "scheduler": {"trained_betas": (None,)},
 }
 """Component of a folder -> key of its configuration -> the values that are computed, the first one
 being what is meant where the key is absent (diffusers' UNet2DConditionModel, AutoencoderKL). Of a
 list, each entry must be one of them."""
 PLAIN = ("default", "mrope")
-"""Kinds of `rope_scaling` that scale nothing: Qwen2.5-VL turns by three positions, which are equal
-where no picture is read."""
+"""Kinds of `rope_scaling`, and of `rope_parameters`, that scale nothing: Qwen2.5-VL turns by three
+positions, which are equal where no picture is read."""
+STRETCHING = "yarn"
+"""The kind that is computed: of the usual numbers of turns, with scores as they are."""
+USUAL_TURNS = {"beta_fast": TURNS_KEPT, "beta_slow": TURNS_STRETCHED}
+"""What it states of turns."""
 SHOWN_MAX = 3
 """Layers of one kind that are named."""
 
@@ -133,7 +139,7 @@ def settings(tables: Tables) -> list[str]:
         stated = table if isinstance(table, Mapping) else {}
         for key, computed in keys.items():
             value = stated.get(key, computed[0])
-            if isinstance(value, Mapping) and value.get("rope_type", value.get("type")) in PLAIN:
+            if isinstance(value, Mapping) and _computed(value):
                 value = None
             entries = value if isinstance(value, list) else [value]
             if not all(any(_same(each, known) for known in computed) for each in entries):
@@ -149,6 +155,21 @@ def pictures(hints: Hints, config: ModelConfig) -> list[str]:
         return []
     return ["a picture that is read beside the prompt, as its name says: without it, such a model "
             "makes other pictures than those that it is for"]
+
+
+def _computed(turns: Mapping[str, object]) -> bool:
+    """Whether these turns are computed.
+
+    >>> _computed({"rope_type": "yarn", "factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0})
+    True
+    >>> _computed({"rope_type": "yarn", "factor": 4.0})  # which makes scores larger
+    False
+    """
+    kind = turns.get("rope_type", turns.get("type", PLAIN[0]))
+    scores = turns.get("attention_factor") or (
+        1 if turns.get("mscale") and turns["mscale"] == turns.get("mscale_all_dim") else 0)
+    return kind in PLAIN or kind == STRETCHING and scores == 1 and all(
+        (turns.get(name) or usual) == usual for name, usual in USUAL_TURNS.items())
 
 
 def _same(value: object, known: object) -> bool:

@@ -58,10 +58,7 @@ UNREAD: tuple[FileKind, ...] = (
     FileKind("cosmos", "a Cosmos-Predict2 checkpoint", _cosmos,
              advice="Anima, which is built like it, has an llm_adapter besides (in a diffusers "
                     "folder a text_conditioner): give a file, or a folder, with it"),
-    FileKind("ernie", "an ERNIE-Image checkpoint", lambda n: n.has("layers.0.adaLN_sa_ln.")),
     FileKind("ideogram", "an Ideogram checkpoint", lambda n: n.has("embed_image_indicator.")),
-    FileKind("ovis", "an Ovis-Image checkpoint",
-             lambda n: n.has("double_blocks.0.img_mlp.gate_proj.")),
     FileKind("longcat", "a LongCat-Image checkpoint",
              lambda n: n.has("double_blocks.") and n.size("txt_in.weight", 1) == QWEN_WIDTH),
     FileKind("hidream", "a HiDream checkpoint",

@@ -16,7 +16,7 @@ Tokenizer = t5_tokenizer.T5Tokenizer | byte_bpe.ByteBpe | sentence_bpe.SentenceB
 
 def _tekken() -> Tokenizer:
     """Its 131,072 tokens come with the model."""
-    raise CheckpointError("the text encoder Mistral Small comes without its tokenizer, which is in "
+    raise CheckpointError("the text encoder, of Mistral, comes without its tokenizer, which is in "
                           "ComfyUI's file of it (the tensor tekken_model), and in folders "
                           "(tokenizer/tokenizer.json, or tekken.json): give one of these")
 

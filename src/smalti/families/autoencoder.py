@@ -70,9 +70,16 @@ def vae_config(where: object, shapes: Shapes, hints: Hints, known: VaeConfig) ->
         latents_mean=hints.latents_mean or (),
         latents_std=hints.latents_std or (),
         patch=patch,
-        statistics_eps=hints.statistics_eps or FLUX2_VAE.statistics_eps,
+        statistics_eps=_statistics_eps(hints, known),
         decoder_channels=() if decoding == widths else decoding,
     )
+
+
+def _statistics_eps(hints: Hints, known: VaeConfig) -> float:
+    """What is added to the variances of latents. Where a family knows better than others what it
+    was trained with, that counts more than what a folder states."""
+    usual = FLUX2_VAE.statistics_eps
+    return known.statistics_eps if known.statistics_eps != usual else hints.statistics_eps or usual
 
 
 def _parts(config: VaeConfig) -> dict[str, ModelPart]:

@@ -11,9 +11,10 @@ from smalti.models.config import Prediction
 class TextHints:
     """Values that a file states about a text encoder; None where it says nothing.
 
-    `head_dim`, `rotary_base`, `gate` (the activation of gated MLPs), `softcap`, `query_size` and
-    `window` are of language models; see `LanguageConfig`. `vision_heads`, and `vision_all`, the
-    blocks whose patches see all others, are of what reads pictures in them.
+    `head_dim`, `rotary_base`, `gate` (the activation of gated MLPs), `softcap`, `query_size`,
+    `window`, `stretched` and `stretched_from` are of language models; see `LanguageConfig`.
+    `vision_heads`, and `vision_all`, the blocks whose patches see all others, are of what reads
+    pictures in them.
     """
 
     heads: int | None = None
@@ -25,6 +26,8 @@ class TextHints:
     softcap: float | None = None
     query_size: int | None = None
     window: int | None = None
+    stretched: float | None = None
+    stretched_from: int | None = None
     vision_heads: int | None = None
     vision_all: tuple[int, ...] | None = None
 

@@ -25,6 +25,7 @@ from smalti.graph import Graph
 from smalti.models.language import language_graph
 from smalti.models.language_config import (
     GEMMA2_2B,
+    MINISTRAL_3B,
     MISTRAL_SMALL,
     QWEN3_4B,
     QWEN3_VL_4B,
@@ -44,10 +45,10 @@ CHATML_ANSWER = CHATML + "<think>\n\n</think>\n\n"
 SEEING_ALL = 8
 """One of so many blocks that read pictures in Qwen2.5-VL, the last of them, sees all patches."""
 
-LAYERS = {1024: 28, 2048: 28, 2304: 26, 2560: 36, 3584: 28, 4096: 36, 5120: 40}
+LAYERS = {1024: 28, 2048: 28, 2304: 26, 2560: 36, 3072: 26, 3584: 28, 4096: 36, 5120: 40}
 """Layers of the published models by their width: Qwen3 of 0.6, 1.7, 4 and 8 billion numbers, Gemma
-2 2B, Qwen2.5-VL 7B and Mistral Small. Some files leave out the last ones, which texts are not read
-by."""
+2 2B, Ministral 3 3B, Qwen2.5-VL 7B and Mistral Small. Some files leave out the last ones, which
+texts are not read by."""
 
 
 def language_config(name: str, known: LanguageConfig, where: object, shapes: Shapes,
@@ -100,6 +101,8 @@ def language_config(name: str, known: LanguageConfig, where: object, shapes: Sha
         softcap=known.softcap and (hints.softcap or known.softcap),
         query_size=known.query_size and (hints.query_size or known.query_size),
         window=known.window and (hints.window or known.window),
+        stretched=hints.stretched or known.stretched,
+        stretched_from=hints.stretched_from or known.stretched_from,
         vision=None if text.seen is None else _vision_config(where, title, start, shapes, hints),
     )
 
@@ -260,33 +263,54 @@ MISTRAL_TEMPLATE = f"<s>[SYSTEM_PROMPT]{MISTRAL_SYSTEM}[/SYSTEM_PROMPT][INST]{{}
 """A prompt as the only message of a user, as FLUX.2 dev has it read."""
 
 
-def _shows_mistral(names: Iterable[str], shapes: Shapes) -> bool:
-    """It has neither what shows Qwen3 nor what shows Qwen2.5, and no norms behind layers."""
+_LAYER_OF_MISTRAL = "self_attn.q_proj.weight", "attn_q.weight"
+_WIDENS = re.compile(rf"({_START}mlp\.gate_proj|(.*\.)?blk\.\d+\.ffn_gate)\.weight$")
+"""The first layers of MLPs."""
+WIDE_MLP = 4
+"""MLPs of Mistral Small are more times as wide as its states, 6.4, those of Ministral 3 fewer, 3.
+"""
+
+
+def _shows_mistral(names: Iterable[str], shapes: Shapes, wide: bool | None = None) -> bool:
+    """It has neither what shows Qwen3 nor what shows Qwen2.5, and no norms behind layers; where
+    shapes are known, MLPs are `wide` or not, unless either will do."""
     found = (*names, *shapes)
-    layer = _shows("self_attn.q_proj.weight", "attn_q.weight")
+    layer = _shows(*_LAYER_OF_MISTRAL)
     others = (("self_attn.q_norm.weight", "attn_q_norm.weight"), _TEXTS_OF_QWEN25, GEMMA_MARK)
-    return layer(found, {}) and not any(_shows(*other)(found, {}) for other in others)
+    widths = [shape for name, shape in shapes.items() if _WIDENS.match(name) and len(shape) == 2]
+    told = wide is None or not widths or wide == (widths[0][0] > WIDE_MLP * widths[0][1])
+    return told and layer(found, {}) and not any(_shows(*other)(found, {}) for other in others)
 
 
-def _mistral_config(where: object, shapes: Shapes, hints: TextHints, text: Text) -> LanguageConfig:
+def _mistral_config(name: str, known: LanguageConfig, title: str, file: str, where: object,
+                    shapes: Shapes, hints: TextHints, text: Text) -> LanguageConfig:
     """What its shapes show; its GGUF files have the rows of queries and keys in another order."""
-    if has(shapes, f"{_inside('mistral')}blk."):
-        raise CheckpointError(f"{where}: the text encoder Mistral Small is of a GGUF file, where "
-                              f"queries and keys lie in another order, which is not read; take "
-                              f"{MISTRAL_FILE}, or the folder that it was published in")
-    return language_config("mistral", MISTRAL_SMALL, where, shapes, hints, text)
+    if has(shapes, f"{_inside(name)}blk."):
+        raise CheckpointError(f"{where}: {title} is of a GGUF file, where queries and keys lie in "
+                              f"another order, which is not read; take {file}, or the folder that "
+                              f"it was published in")
+    return language_config(name, known, where, shapes, hints, text)
 
 
-MISTRAL_FILE = "mistral_3_small_flux2_bf16.safetensors"
-MISTRAL = replace(
-    _encoder("mistral", "the text encoder Mistral Small", MISTRAL_FILE, MISTRAL_SMALL,
-             ("self_attn.q_proj.weight", "attn_q.weight"),
-             prefixes=("text_encoders.mistral3_24b.transformer.",), tokenizer="tekken",
-             known=known_names(norms=False, biases=False,
-                               beside=r"(vision_tower|multi_modal_projector)\..*|tekken_model")),
-    config=_mistral_config, shows=_shows_mistral,
-    layout=lambda names: language_name if _shows_mistral(names, {}) else None)
-"""Mistral Small 3.2, which FLUX.2 dev reads; pictures are not read."""
+def _mistral(name: str, title: str, file: str, published: LanguageConfig, wide: bool,
+             prefix: str) -> TextEncoder:
+    """The record of one of Mistral's, of which pictures are not read."""
+    return replace(
+        _encoder(name, title, file, published, _LAYER_OF_MISTRAL,
+                 prefixes=(f"text_encoders.{prefix}.transformer.",), tokenizer="tekken",
+                 known=known_names(norms=False, biases=False, beside=(
+                     r"(vision_tower|multi_modal_projector)\..*|tekken_model"))),
+        config=partial(_mistral_config, name, published, title, file),
+        shows=partial(_shows_mistral, wide=wide),
+        layout=lambda names: language_name if _shows_mistral(names, {}) else None)
+
+
+MISTRAL = _mistral("mistral", "the text encoder Mistral Small",
+                   "mistral_3_small_flux2_bf16.safetensors", MISTRAL_SMALL, True, "mistral3_24b")
+"""Mistral Small 3.2, which FLUX.2 dev reads."""
+MINISTRAL = _mistral("ministral", "the text encoder Ministral 3", "ministral-3-3b.safetensors",
+                     MINISTRAL_3B, False, "ministral3_3b")
+"""Ministral 3 3B, which ERNIE-Image reads."""
 
 def _gemma_layout(names: Iterable[str]) -> Layout | None:
     """Names of llama.cpp, or of transformers, which are used inside."""
@@ -308,5 +332,5 @@ _GEMMA = _encoder("gemma2", "the text encoder Gemma 2", GEMMA_FILE, GEMMA2_2B, G
 GEMMA2 = replace(_GEMMA, shows=_shows_gemma, layout=_gemma_layout)
 """Gemma 2, which Lumina-Image 2 reads."""
 
-LANGUAGE_MODELS = (QWEN3, QWEN3_VL, QWEN25, GEMMA2, MISTRAL)
+LANGUAGE_MODELS = (QWEN3, QWEN3_VL, QWEN25, GEMMA2, MISTRAL, MINISTRAL)
 """All that are known."""

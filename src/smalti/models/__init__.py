@@ -34,6 +34,7 @@ from smalti.models.config import (
     VaeConfig,
 )
 from smalti.models.controlnet import controlnet_graph
+from smalti.models.ernie_image import ernie_image_graph
 from smalti.models.flux import (
     flux_double_block_graph,
     flux_graph,
@@ -56,6 +57,12 @@ from smalti.models.language_config import (
 from smalti.models.mmdit import mmdit_graph
 from smalti.models.mmdit_controlnet import sd3_control_places, sd3_controlnet_graph
 from smalti.models.mobilenet_v2 import mobilenet_v2_graph
+from smalti.models.newer_transformer_config import (
+    ERNIE_IMAGE,
+    OVIS_IMAGE,
+    ErnieImageConfig,
+    OvisImageConfig,
+)
 from smalti.models.qwen_image import (
     qwen_image_block_graph,
     qwen_image_graph,
@@ -110,19 +117,20 @@ from smalti.models.z_image import z_image_block_graph, z_image_graph
 from smalti.models.z_image_controlnet import z_image_control_places, z_image_controlnet_graph
 
 __all__ = [
-    "ANIMA", "CHROMA", "CLIP_L", "FLUX2_DEV", "FLUX2_KLEIN_4B", "FLUX2_KLEIN_9B", "FLUX_DEV",
-    "FLUX_SCHNELL", "FLUX_VAE", "GEMMA2_2B", "KREA2", "LUMINA2", "OPENCLIP_G", "OPENCLIP_H",
-    "QWEN25_7B", "QWEN25_VISION", "QWEN3_4B", "QWEN_IMAGE", "REDUX", "SD15", "SD1_UNET", "SD2_UNET",
-    "SD35_LARGE", "SD35_MEDIUM", "SD3_MEDIUM", "SD3_VAE", "SDXL_REFINER_UNET", "SDXL_UNET",
-    "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL", "TAESD", "TAESD3", "VEGA_UNET", "WAN_VAE",
-    "Z_IMAGE", "AnimaConfig", "CausalVaeConfig", "ChromaConfig", "ClipTextConfig",
-    "ControlNetConfig", "Flux2Config", "FluxConfig", "FluxControlNetConfig", "Krea2Config",
-    "LanguageConfig", "Lumina2Config", "MMDiTConfig", "MMDiTControlNetConfig", "MobileNetV2Config",
-    "ModelConfig", "QwenImageConfig", "QwenImageControlNetConfig", "ReduxConfig", "RrdbConfig",
-    "SrvggConfig", "T5Config", "TaesdConfig", "UNetConfig", "VaeConfig", "VisionConfig",
-    "ZImageConfig", "ZImageControlNetConfig", "anima_graph", "anima_text_graph",
-    "causal_decoder_graph", "causal_encoder_graph", "chroma_graph", "chroma_modulation_graph",
-    "clip_text_graph", "controlnet_graph", "flux2_graph", "flux2_single_block_graph",
+    "ANIMA", "CHROMA", "CLIP_L", "ERNIE_IMAGE", "FLUX2_DEV", "FLUX2_KLEIN_4B", "FLUX2_KLEIN_9B",
+    "FLUX_DEV", "FLUX_SCHNELL", "FLUX_VAE", "GEMMA2_2B", "KREA2", "LUMINA2", "OPENCLIP_G",
+    "OPENCLIP_H", "OVIS_IMAGE", "QWEN25_7B", "QWEN25_VISION", "QWEN3_4B", "QWEN_IMAGE", "REDUX",
+    "SD15", "SD1_UNET", "SD2_UNET", "SD35_LARGE", "SD35_MEDIUM", "SD3_MEDIUM", "SD3_VAE",
+    "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL", "TAESD",
+    "TAESD3", "VEGA_UNET", "WAN_VAE", "Z_IMAGE", "AnimaConfig", "CausalVaeConfig", "ChromaConfig",
+    "ClipTextConfig", "ControlNetConfig", "ErnieImageConfig", "Flux2Config", "FluxConfig",
+    "FluxControlNetConfig", "Krea2Config", "LanguageConfig", "Lumina2Config", "MMDiTConfig",
+    "MMDiTControlNetConfig", "MobileNetV2Config", "ModelConfig", "OvisImageConfig",
+    "QwenImageConfig", "QwenImageControlNetConfig", "ReduxConfig", "RrdbConfig", "SrvggConfig",
+    "T5Config", "TaesdConfig", "UNetConfig", "VaeConfig", "VisionConfig", "ZImageConfig",
+    "ZImageControlNetConfig", "anima_graph", "anima_text_graph", "causal_decoder_graph",
+    "causal_encoder_graph", "chroma_graph", "chroma_modulation_graph", "clip_text_graph",
+    "controlnet_graph", "ernie_image_graph", "flux2_graph", "flux2_single_block_graph",
     "flux_control_places", "flux_controlnet_graph", "flux_double_block_graph", "flux_graph",
     "flux_modulation_graph", "krea2_graph", "krea2_text_graph", "language_graph", "mmdit_graph",
     "mobilenet_v2_graph", "picture_angles", "qwen_image_block_graph", "qwen_image_control_places",

@@ -15,6 +15,7 @@ from smalti.errors import InputError
 from smalti.graph import Graph, Value
 from smalti.models.transformer_config import FluxConfig, QwenImageConfig
 from smalti.nn import (
+    diagonal_angles,
     from_patches,
     gelu_tanh,
     grid_angles,
@@ -23,6 +24,7 @@ from smalti.nn import (
     modulated_norm,
     modulation,
     patches,
+    rms_norm,
     silu,
     timestep_embedding,
     turned_part,
@@ -178,7 +180,7 @@ layer of that name, or takes them from an input."""
 def computed(g: Graph, config: FluxConfig, batch: int, prefix: str) -> Source:
     """Vectors of the inputs timesteps, pooled and, where the model has it, guidance."""
     timesteps = g.input("timesteps", (batch,))
-    pooled = g.input("pooled", (batch, config.pooled_dim))
+    pooled = g.input("pooled", (batch, config.pooled_dim)) if config.pooled_dim else None
     guidance = g.input("guidance", (batch,)) if config.guidance else None
     with g.scope(prefix):
         vec = _condition(timesteps, pooled, guidance, config)
@@ -201,14 +203,14 @@ def double_modulations(source: Source, block: int, config: FluxConfig) -> dict[s
             "txt": source("txt_mod.lin", images + 6 * config.double_blocks, 6)}
 
 
-def _condition(timesteps: Value, pooled: Value, guidance: Value | None,
+def _condition(timesteps: Value, pooled: Value | None, guidance: Value | None,
                config: FluxConfig) -> Value:
     """What all blocks are modulated by [n, c]: time, guidance and the text as a whole."""
     vec = _embedder(timestep_embedding(timesteps, TIME_FEATURES), "time_in", config)
     if guidance is not None:
         strength = timestep_embedding(guidance * GUIDANCE_UNIT, TIME_FEATURES)
         vec = vec + _embedder(strength, "guidance_in", config)
-    return vec + _embedder(pooled, "vector_in", config)
+    return vec if pooled is None else vec + _embedder(pooled, "vector_in", config)
 
 
 def _embedder(x: Value, name: str, config: FluxConfig) -> Value:
@@ -231,7 +233,8 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
              others: Sequence[Value] = ()) -> tuple[Value, Value, Value, Value]:
     """Tokens of the image and of the text [n, t, c], and the angles of all, text first.
 
-    Text tokens, and those of `first` [n, k, c] before them, stand at 0 on all axes, image tokens at
+    Text tokens, and those of `first` [n, k, c] before them, stand at 0 on all axes, or the i-th at
+    (0, i, i) where the model has them on the diagonal, image tokens at
     (0, row, column), and those of the k-th of the `others`, which are latents, too, behind them at
     (k, row, column). Raises InputError for a latent of odd size, or axes that do not make up a
     head.
@@ -242,11 +245,17 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
         check_latent(height, width, config.axes, config.head_dim)
     img = linear(side_by_side([patches(picture, PATCH) for picture in (latent, *others)]),
                  "img_in", config.hidden_size)
+    if config.context_normed:
+        context = rms_norm(context, "context_norm", config.eps, "scale")
     txt = linear(context, "txt_in", config.hidden_size)
     if first is not None:
         txt = g.apply("concat", first, txt, axis=1)
     grids = [tuple(side // PATCH for side in picture.shape[2:]) for picture in (latent, *others)]
-    angles = [grid_angles(g, grids[0], txt.shape[1], config.axes, config.rotary_base)]
+    if config.diagonal:
+        angles = [diagonal_angles(g, txt.shape[1], config.axes, config.rotary_base, still=1),
+                  grid_angles(g, grids[0], 0, config.axes, config.rotary_base)]
+    else:
+        angles = [grid_angles(g, grids[0], txt.shape[1], config.axes, config.rotary_base)]
     angles += [grid_angles(g, (1, *grid), 0, config.axes, config.rotary_base, starts=(k, 0, 0))
                for k, grid in enumerate(grids[1:], 1)]
     cos, sin = map(side_by_side, zip(*angles, strict=True))
@@ -421,6 +430,7 @@ def _activated(x: Value, config: FluxConfig) -> Value:
     """What the second layer of an MLP reads [n, t, mlp_size]."""
     if not config.gated:
         return gelu_tanh(x)
-    gate, hidden = (x.graph.apply("slice", x, axis=2, start=i * config.mlp_size,
-                                  end=(i + 1) * config.mlp_size) for i in range(2))
+    parts = [x.graph.apply("slice", x, axis=2, start=i * config.mlp_size,
+                           end=(i + 1) * config.mlp_size) for i in range(2)]
+    gate, hidden = parts[::-1] if config.gates_last else parts
     return silu(gate) * hidden

@@ -29,6 +29,11 @@ from smalti.nn import (
 )
 
 PREFIX = "text_encoders.qwen3.transformer"
+TURNS_KEPT, TURNS_STRETCHED = 32, 1
+"""Turns of a pair, in the tokens that a model was first trained with, from which on its step stays
+as it is, and up to which it is stretched: those of the paper, which all models have."""
+NO_RAMP = 0.001
+"""Pairs between the two where these are one pair, as transformers has it."""
 GATES = {"silu": silu, "gelu_tanh": gelu_tanh}
 """Activations of MLPs by their names."""
 
@@ -103,8 +108,27 @@ def _angles(positions: np.ndarray, config: LanguageConfig) -> tuple[np.ndarray, 
     [batch, length, 1 or head_dim / 2]."""
     powers = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
     steps = np.float32(1) / np.float32(config.rotary_base) ** powers
+    if config.stretched > 1:
+        kept = _kept(config)
+        steps = steps * kept + steps / np.float32(config.stretched) * (1 - kept)
     angles = positions.astype(np.float32) * steps
     return np.cos(angles), np.sin(angles)
+
+
+def _kept(config: LanguageConfig) -> np.ndarray:
+    """How much of the step of each pair f32[head_dim / 2] stays as it is in a model whose positions
+    are stretched: 1 where it turns often in the tokens that the model was first trained with, 0
+    where it turns hardly once (Peng et al. 2023, arXiv:2309.00071, section 3.2)."""
+    def pair(turns: float) -> float:
+        """The pair that turns so often in these tokens."""
+        return config.head_dim * math.log(config.stretched_from / (2 * math.pi * turns)) / (
+            2 * math.log(config.rotary_base))
+
+    low = max(math.floor(pair(TURNS_KEPT)), 0)
+    high = min(math.ceil(pair(TURNS_STRETCHED)), config.head_dim - 1)
+    places = np.arange(config.head_dim // 2, dtype=np.float32)
+    ramp = (places - low) / np.float32(max(high - low, NO_RAMP))
+    return 1 - np.clip(ramp, 0, 1)
 
 
 def _layer(x: Value, number: int, mask: Sequence[Value], sees: Value | None, cos: Value,

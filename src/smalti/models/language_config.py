@@ -30,6 +30,9 @@ class LanguageConfig:
     become c tanh(score / c) for a `softcap` c that is not 0. A token sees `window` tokens, itself
     included, in the first layer and every second behind it; 0 is no limit.
 
+    Positions up to `stretched_from` tokens, which a model was first trained with, are `stretched`
+    so many times in turns that are slow there (YaRN; Peng et al. 2023, arXiv:2309.00071).
+
     `vision` is what reads pictures, for a model that is to see them.
     """
 
@@ -49,6 +52,8 @@ class LanguageConfig:
     softcap: float = 0.0
     query_size: int = 0
     window: int = 0
+    stretched: float = 1.0
+    stretched_from: int = 0
     vision: VisionConfig | None = None
 
     @property
@@ -82,6 +87,11 @@ QWEN3_VL_4B = replace(QWEN3_4B, rotary_base=5e6)
 MISTRAL_SMALL = LanguageConfig(131072, hidden_size=5120, mlp_size=32768, layers=40, heads=32,
                                kv_heads=8, head_dim=128, rotary_base=1e9, eps=1e-5)
 """Mistral Small 3.2, the text encoder of FLUX.2 dev."""
+
+MINISTRAL_3B = LanguageConfig(131072, hidden_size=3072, mlp_size=9216, layers=26, heads=32,
+                              kv_heads=8, head_dim=128, eps=1e-5, stretched=16.0,
+                              stretched_from=16384)
+"""Ministral 3 3B, the text encoder of ERNIE-Image."""
 
 QWEN25_7B = LanguageConfig(152064, hidden_size=3584, mlp_size=18944, layers=28, heads=28,
                            kv_heads=4, head_dim=128, qkv_bias=True)

@@ -11,8 +11,6 @@ are computed in `STREAM_UNIT`, a power of two, which changes no bit of a result 
 
 from __future__ import annotations
 
-import numpy as np
-
 from smalti.graph import Graph, Value
 from smalti.models.flux import (
     PATCH,
@@ -31,6 +29,7 @@ from smalti.models.flux import (
 )
 from smalti.models.transformer_config import QwenImageConfig
 from smalti.nn import (
+    diagonal_angles,
     from_patches,
     gelu_tanh,
     grid_angles,
@@ -196,11 +195,8 @@ def angles_of(g: Graph, length: int, sizes: Sizes, config: QwenImageConfig) -> A
     diagonal, from behind the largest image on.
     """
     grids = [tuple(side // PATCH for side in size) for size in sizes]
-    line = np.arange(length)[:, None] + max(side // 2 for grid in grids for side in grid)
-    text = np.concatenate([
-        line * config.rotary_base ** (-np.arange(0, width, 2) / width) for width in config.axes],
-        axis=1)[None]
-    parts = [tuple(g.constant(function(text).astype(np.float32)) for function in (np.cos, np.sin))]
+    parts = [diagonal_angles(g, length, config.axes, config.rotary_base,
+                             start=max(side // 2 for grid in grids for side in grid))]
     parts += [grid_angles(g, (1, *grid), 0, config.axes, config.rotary_base,
                           starts=(k, *(-(side - side // 2) for side in grid)))
               for k, grid in enumerate(grids)]

@@ -109,6 +109,15 @@ class FluxConfig(TransformerConfig):
     gated = False
     """Whether the first layer of an MLP gives gates, too."""
 
+    gates_last = False
+    """Whether these come behind what they are for."""
+
+    context_normed = False
+    """Whether what is read of a text goes through a norm first."""
+
+    diagonal = False
+    """Whether the tokens of a text stand one behind the other, on rows and columns alike."""
+
     @property
     def inner_size(self) -> int:
         """Channels that the first layer of an MLP gives."""

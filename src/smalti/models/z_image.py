@@ -26,6 +26,7 @@ from smalti.models.flux import (
     control_inputs,
     rows,
 )
+from smalti.models.newer_transformer_config import ErnieImageConfig
 from smalti.models.transformer_config import ZImageConfig
 from smalti.nn import (
     from_patches,
@@ -120,11 +121,12 @@ def embedded(g: Graph, config: ZImageConfig, batch: int, height: int, width: int
     with g.scope(PREFIX):
         vec = _time(timesteps, config)
         begun = _begun(mask, config)
-        text_angles, image_angles = _angles(begun, height // PATCH, width // PATCH, config)
+        text_angles, image_angles = text_and_image_angles(begun, height // PATCH, width // PATCH,
+                                                          config)
         txt = _refined_text(context, mask, begun, text_angles, config)
         img = linear(patches(latent, PATCH, pixels_first=True), "x_embedder", config.hidden_size)
         img = filled_image(img, config)                                  # [n, i, c]
-        return Embedded(txt, img, vec, image_angles, _joined(text_angles, image_angles),
+        return Embedded(txt, img, vec, image_angles, joined_angles(text_angles, image_angles),
                         _hidden(begun, img.shape[1], config))
 
 
@@ -232,7 +234,8 @@ def _hidden(begun: Value, tokens: int, config: ZImageConfig) -> Value | None:
     return hidden_scores(seen.reshape(batch, runs * run), tokens)
 
 
-def _angles(begun: Value, height: int, width: int, config: ZImageConfig) -> tuple[Angles, Angles]:
+def text_and_image_angles(begun: Value, height: int, width: int,
+                          config: ZImageConfig | ErnieImageConfig) -> tuple[Angles, Angles]:
     """Of the tokens of a text, one behind the other on the first axis, and of those of an image of
     `height` x `width` tokens, one further there than its text with what fills it up; what fills up
     the image is at 0."""
@@ -264,7 +267,7 @@ def _angles(begun: Value, height: int, width: int, config: ZImageConfig) -> tupl
     return (texts[0], texts[1]), (images[0], images[1])
 
 
-def _joined(text: Angles, image: Angles) -> Angles:
+def joined_angles(text: Angles, image: Angles) -> Angles:
     """Those of the text, then those of the image."""
     batch = image[0].shape[0]
     cos, sin = (first.graph.apply(

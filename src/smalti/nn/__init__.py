@@ -25,6 +25,7 @@ from smalti.nn.attention import (
 )
 from smalti.nn.convolution import conv2d, pixel_shuffle, pixel_unshuffle, upsample_nearest
 from smalti.nn.embedding import (
+    diagonal_angles,
     embedding,
     grid_angles,
     rotary_embedding,
@@ -43,10 +44,10 @@ from smalti.nn.normalization import (
 from smalti.nn.tokens import from_patches, from_tokens, patches, to_tokens
 
 __all__ = [
-    "batch_norm", "capped_attention", "conv2d", "cross_attention", "embedding", "from_patches",
-    "from_tokens", "geglu_feed_forward", "gelu", "gelu_tanh", "grid_angles", "group_norm",
-    "hidden_scores", "layer_norm", "leaky_relu", "linear", "modulated_norm", "modulation",
-    "normalised_and_turned", "out_of_sight", "patches", "pixel_shuffle", "pixel_unshuffle", "prelu",
-    "quick_gelu", "relu", "relu6", "rms_norm", "rotary_embedding", "silu", "timestep_embedding",
-    "to_tokens", "turned_part", "upsample_nearest",
+    "batch_norm", "capped_attention", "conv2d", "cross_attention", "diagonal_angles", "embedding",
+    "from_patches", "from_tokens", "geglu_feed_forward", "gelu", "gelu_tanh", "grid_angles",
+    "group_norm", "hidden_scores", "layer_norm", "leaky_relu", "linear", "modulated_norm",
+    "modulation", "normalised_and_turned", "out_of_sight", "patches", "pixel_shuffle",
+    "pixel_unshuffle", "prelu", "quick_gelu", "relu", "relu6", "rms_norm", "rotary_embedding",
+    "silu", "timestep_embedding", "to_tokens", "turned_part", "upsample_nearest",
 ]

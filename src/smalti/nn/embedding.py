@@ -24,8 +24,10 @@ def embedding(indices: Value, name: str, rows: int, features: int) -> Value:
         return g.apply("gather", g.parameter("weight", (rows, features)), indices)
 
 
-def timestep_embedding(timesteps: Value, features: int, period_max: float = 10000.0) -> Value:
-    """cos(t w_i), then sin(t w_i), with w_i = period_max^(-i / (features / 2)).
+def timestep_embedding(timesteps: Value, features: int, period_max: float = 10000.0,
+                       sines_first: bool = False) -> Value:
+    """cos(t w_i), then sin(t w_i), with w_i = period_max^(-i / (features / 2)); some models have
+    the sines first.
 
     timesteps f32[n] -> [n, features]; time is in training steps, 0 to 999. Raises InputError when
     `features` is odd. Vaswani et al. 2017, section 3.5, in the order of latent diffusion.
@@ -40,7 +42,8 @@ def timestep_embedding(timesteps: Value, features: int, period_max: float = 1000
     g, half = timesteps.graph, features // 2
     frequencies = np.exp(np.arange(half) * (-math.log(period_max) / half)).astype(np.float32)
     angles = timesteps.reshape(-1, 1) * g.constant(frequencies)  # [n, features / 2]
-    return g.apply("concat", g.apply("cos", angles), g.apply("sin", angles), axis=1)
+    waves = g.apply("cos", angles), g.apply("sin", angles)
+    return g.apply("concat", *(waves[::-1] if sines_first else waves), axis=1)
 
 
 def rotary_embedding(x: Value, cos: Value, sin: Value, heads: int) -> Value:
@@ -88,6 +91,23 @@ def grid_angles(g: Graph, grid: tuple[int, ...], length: int, axes: tuple[int, .
         still_ones = [_filled(g, at_rest, (1, length, pairs))] if length else []
         tables.append(g.apply("concat", *still_ones, table, axis=1))
     return tables[0], tables[1]
+
+
+def diagonal_angles(g: Graph, length: int, axes: tuple[int, ...], base: float = 10000.0,
+                    start: int = 0, still: int = 0) -> tuple[Value, Value]:
+    """Cosines and sines [1, length, sum(axes) / 2] as of `grid_angles`, of tokens of which the i-th
+    stands at `start` + i on all axes but the first `still` ones, on which all stand at 0.
+
+    >>> cos, sin = diagonal_angles(Graph(), 5, (8, 28, 28), still=1)
+    >>> cos.shape, sin.shape
+    ((1, 5, 32), (1, 5, 32))
+    """
+    line = np.arange(start, start + length)[:, None]
+    angles = np.concatenate([
+        (line if i >= still else line * 0) * base ** (-np.arange(0, width, 2) / width)
+        for i, width in enumerate(axes)], axis=1)[None]
+    cos, sin = (g.constant(function(angles).astype(np.float32)) for function in (np.cos, np.sin))
+    return cos, sin
 
 
 def _filled(g: Graph, value: float, shape: tuple[int, ...]) -> Value:

@@ -54,6 +54,11 @@ ABOUT: Mapping[str, str] = {
     "qwen-image-edit-2511": SEVERAL_EDITED,
     "krea2": "It makes pictures of about {size} pixels from whole sentences, photographs above "
              "all, and reads negative prompts. Turbo models take 8 steps at guidance 1.",
+    "ernie-image": "It makes pictures of about {size} pixels from whole sentences in English or "
+                   "Chinese, long writing and posters included, and reads negative prompts. Turbo "
+                   "models take 8 steps at guidance 1.",
+    "ovis-image": "It makes pictures of about {size} pixels from whole sentences in English or "
+                  "Chinese, writing above all, and reads negative prompts.",
     "lumina2": "It makes pictures of about {size} pixels from whole sentences, or from tags where "
                "it was trained with drawings, and reads negative prompts.",
     "flux2-dev": "It makes pictures of about {size} pixels from whole sentences, writing included, "

@@ -50,10 +50,11 @@ def tensors(pipe: Any, family: str) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("family", [
     "sd1", "sd2", "sdxl", "sd3", "flux", "chroma", "z-image", "anima", "qwen-image",
-    "flux2", "krea2", "lumina2"])
+    "flux2", "krea2", "lumina2", "ernie-image"])
 def test_merged_weights_are_those_of_diffusers(tmp_path: Path, family: str,
                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tiny.FAMILIES, "lumina2", tiny.LUMINA2)
+    for config in (tiny.LUMINA2, tiny.ERNIE_IMAGE):
+        monkeypatch.setitem(tiny.FAMILIES, config.family, config)
     pipe = theirs.pipeline(family)
     theirs.save(pipe, tmp_path / "base")
     save_file(tensors(pipe, family), tmp_path / "a.safetensors")

@@ -95,6 +95,12 @@ QWEN_IMAGE = {
         "transformer_blocks.7.img_mod.1": (6 * W, W), "proj_out": (64, W),
         "transformer_blocks.7.txt_mlp.net.0.proj": (4 * W, W)}),
 }
+ERNIE_IMAGE = {
+    **named(UNET, {"adaLN_modulation.1": (6 * W, W), "final_linear": (64, W)}),
+    **named(UNET + "layers.7.", {
+        "adaLN_sa_ln": (W, W), "self_attention.to_q": (W, W), "self_attention.to_out.0": (W, W),
+        "mlp.gate_proj": (3 * W, W), "mlp.linear_fc2": (W, 3 * W)}),
+}
 FLUX2 = {
     UNET + "single_stream_modulation.lin.weight": (3 * W, W),
     **named(UNET, {"img_in": (W, 128), "time_in.out_layer": (W, W), "final_layer.linear": (128, W),
@@ -274,6 +280,18 @@ SPELLED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, list[Part]]]] = {
         "lora_unet_transformer_blocks_7_txt_mlp_net_0_proj": [
             (UNET + "transformer_blocks.7.txt_mlp.net.0.proj", 0, 4 * W)],
         "transformer.proj_out": [(UNET + "proj_out", 0, 64)],
+    }),
+    "ernie-image": (ERNIE_IMAGE, {
+        **{name: [(UNET + "layers.7.self_attention.to_q", 0, W)] for name in (
+            "diffusion_model.layers.7.self_attention.to_q", "layers.7.self_attention.to_q",
+            "transformer.layers.7.self_attention.to_q", "lora_unet_layers_7_self_attention_to_q",
+            "base_model.model.layers.7.self_attention.to_q",
+            "lycoris_layers_7_self_attention_to_q")},
+        "transformer.layers.7.self_attention.to_out.0": [
+            (UNET + "layers.7.self_attention.to_out.0", 0, W)],
+        **{name: [(UNET + "layers.7.mlp.linear_fc2", 0, W)] for name in (
+            "diffusion_model.layers.7.mlp.linear_fc2", "lora_unet_layers_7_mlp_linear_fc2")},
+        "transformer.adaLN_modulation.1": [(UNET + "adaLN_modulation.1", 0, 6 * W)],
     }),
     "anima": (ANIMA, {
         **{name: [(UNET + "blocks.7.self_attn.q_proj", 0, W)] for name in (

@@ -34,13 +34,13 @@ class Kind:
     """What an adapter is for, or a model is: a kind of denoiser, "text" or "unknown".
 
     An adapter of blocks that diffusers calls alike in all transformers is for a "transformer".
-    `context` is the width of the prompts that a UNet attends to, where that is known; `also` is
-    another kind of denoiser that it may be for, whose layers are called alike.
+    `context` is the width of the prompts that a UNet attends to, where that is known; `also` are
+    other kinds of denoisers that it may be for, whose layers are called alike.
     """
 
     id: str
     context: int | None = None
-    also: str = ""
+    also: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -53,8 +53,8 @@ class Kind:
         if kind is None:
             return "an unknown model"
         if kind.part == "transformer":
-            both = backbones()[self.also].models if self.also else ()
-            return alternatives([*kind.models, *both])
+            return alternatives([*kind.models, *(
+                model for other in self.also for model in backbones()[other].models)])
         if self.context is None:
             return f"a UNet ({alternatives(kind.models)})"
         titles = {denoiser.context_dim: family.title for family in families().values()
@@ -68,7 +68,7 @@ class Kind:
         if self.id == "transformer":
             return model.id in [kind.name for kind in _transformers()]
         same = self.context is None or model.context is None or self.context == model.context
-        return model.id in (self.id, self.also) and same
+        return model.id in (self.id, *self.also) and same
 
 
 @dataclass(frozen=True)
@@ -154,11 +154,21 @@ class AdapterFile:
         return Kind("text" if text else "unknown")
 
     def _twin(self, kind: Backbone) -> Kind | None:
-        """Where another kind calls its layers as this one does: the one that shapes show, or both
-        where they show none."""
-        twin = next((each for each in backbones().values() if each.alike == kind.name), None)
-        if twin is None:
-            return None
+        """Where other kinds call their layers as this one does: the one that shapes show, or all
+        that they do not rule out."""
+        twins = [each for each in backbones().values() if each.alike == kind.name]
+        also = []
+        for twin in twins:
+            shown = self._shown(twin)
+            if shown == {True}:
+                return Kind(twin.name)
+            if shown != {False}:
+                also.append(twin.name)
+        return Kind(kind.name, also=tuple(also)) if twins else None
+
+    def _shown(self, twin: Backbone) -> set[bool]:
+        """What the layers of other proportions than in another kind show: whether they are of
+        this one."""
         shown = set()
         for change in self.changes:
             for pattern, (inputs, rows) in twin.shaped.items():
@@ -168,9 +178,7 @@ class AdapterFile:
                     except Unfit:
                         continue
                     shown.add(extent is not None and extent[0] * inputs == extent[1] * rows)
-        if len(shown) == 1:
-            return Kind(twin.name if shown.pop() else kind.name)
-        return Kind(kind.name, also=twin.name)
+        return shown
 
     def _context(self) -> int | None:
         """Width of the prompts that its cross-attention reads, None where it changes none."""

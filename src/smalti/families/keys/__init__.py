@@ -2,6 +2,7 @@
 
 from smalti.families.keys.anima import ANIMA_DIFFUSERS
 from smalti.families.keys.clip import CLIP_OPENCLIP
+from smalti.families.keys.ernie_image import ERNIE_IMAGE
 from smalti.families.keys.flux import (
     CHROMA_DIFFUSERS,
     CHROMA_ORIGINAL,
@@ -9,6 +10,8 @@ from smalti.families.keys.flux import (
     FLUX_CONTROLNET_ORIGINAL,
     FLUX_DIFFUSERS,
     FLUX_ORIGINAL,
+    OVIS_DIFFUSERS,
+    ovis_original,
 )
 from smalti.families.keys.flux2 import FLUX2_DIFFUSERS
 from smalti.families.keys.krea2 import KREA2_DIFFUSERS
@@ -31,10 +34,10 @@ from smalti.families.keys.t5 import T5_GGUF, T5_TRANSFORMERS
 from smalti.families.keys.z_image import Z_IMAGE_CONTROLNET_DIFFUSERS, Z_IMAGE_DIFFUSERS
 
 __all__ = [
-    "ANIMA_DIFFUSERS", "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "CLIP_OPENCLIP", "FLUX2_DIFFUSERS",
-    "FLUX_CONTROLNET_DIFFUSERS", "FLUX_CONTROLNET_ORIGINAL", "FLUX_DIFFUSERS", "FLUX_ORIGINAL",
-    "KREA2_DIFFUSERS", "LUMINA2_DIFFUSERS", "SD3_CONTROLNET_DIFFUSERS", "SD3_ORIGINAL", "T5_GGUF",
-    "T5_TRANSFORMERS", "Z_IMAGE_CONTROLNET_DIFFUSERS", "Z_IMAGE_DIFFUSERS", "Expression",
-    "StoredRows", "Table", "assembled", "expressions", "sd35_controlnet", "sd3_diffusers",
-    "shape_of",
+    "ANIMA_DIFFUSERS", "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "CLIP_OPENCLIP", "ERNIE_IMAGE",
+    "FLUX2_DIFFUSERS", "FLUX_CONTROLNET_DIFFUSERS", "FLUX_CONTROLNET_ORIGINAL", "FLUX_DIFFUSERS",
+    "FLUX_ORIGINAL", "KREA2_DIFFUSERS", "LUMINA2_DIFFUSERS", "OVIS_DIFFUSERS",
+    "SD3_CONTROLNET_DIFFUSERS", "SD3_ORIGINAL", "T5_GGUF", "T5_TRANSFORMERS",
+    "Z_IMAGE_CONTROLNET_DIFFUSERS", "Z_IMAGE_DIFFUSERS", "Expression", "StoredRows", "Table",
+    "assembled", "expressions", "ovis_original", "sd35_controlnet", "sd3_diffusers", "shape_of",
 ]

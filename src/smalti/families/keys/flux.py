@@ -1,10 +1,13 @@
-"""Keys of Flux.1 and Chroma: inside, the original names; in folders, those of diffusers.
+"""Keys of Flux.1 and what is made of its blocks: inside, the original names; in folders, those of
+diffusers.
 
 Source: diffusers 0.40, `loaders/single_file_utils.py` and `models/transformers/
 transformer_flux.py`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterable
 
 from smalti.families.keys.stored import Modules, Table, layers, swapped, whole
 
@@ -82,6 +85,42 @@ FLUX_CONTROLNET_ORIGINAL: Table = {
     **{f"{name}.scale": whole(f"{name}.scale") for name in _NORMS},
 }
 """XLabs' own files."""
+
+_OVIS_OUTSIDE: Modules = {
+    **{name: _OUTSIDE[name] for name in ("img_in", "txt_in", "final_layer.linear")},
+    "time_in.in_layer": "timestep_embedder.linear_1",
+    "time_in.out_layer": "timestep_embedder.linear_2",
+}
+_OVIS_NORM = "context_norm"
+
+OVIS_DIFFUSERS: Table = {
+    **layers({**_OVIS_OUTSIDE, **_BLOCKS, **_MODULATIONS}),
+    **{f"{ours}.scale": whole(f"{stored}.weight")
+       for ours, stored in {**_NORMS, _OVIS_NORM: "context_embedder_norm"}.items()},
+    **{f"final_layer.adaLN_modulation.1.{kind}": swapped(f"norm_out.linear.{kind}")
+       for kind in ("weight", "bias")},
+}
+"""diffusers' `OvisImageTransformer2DModel`, whose MLPs have the gates last."""
+
+
+def ovis_original(names: Iterable[str]) -> Table:
+    """Ovis-Image's own files, with these names, in which layers of MLPs are apart; some call the
+    factors of norms scales, and some weights."""
+    mlps: Modules = {f"double_blocks.*.{stream}_mlp.{ours}": tuple(
+                         f"double_blocks.*.{stream}_mlp.{each}_proj" for each in stored)
+                     for stream in ("img", "txt")
+                     for ours, stored in (("0", ("up", "gate")), ("2", ("down",)))}
+    kept = (name for name in (*_OVIS_OUTSIDE, *_BLOCKS, *_MODULATIONS, _FINAL) if name not in mlps)
+    found, norms = set(names), {**{name: name for name in _NORMS}, _OVIS_NORM: "txt_norm"}
+    return {**layers({**{name: name for name in kept}, **mlps}),
+            **{f"{ours}.scale": whole(f"{stored}.{_factors(stored, found)}")
+               for ours, stored in norms.items()}}
+
+
+def _factors(norm: str, names: Collection[str]) -> str:
+    """What the factors of a norm are called."""
+    return "weight" if f"{norm.replace('*', '0')}.weight" in names else "scale"
+
 
 _APPROXIMATOR = {
     "distilled_guidance_layer.in_proj": "distilled_guidance_layer.in_proj",

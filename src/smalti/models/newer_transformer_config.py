@@ -1,0 +1,74 @@
+"""Hyperparameters of transformers of late 2025 and 2026, as those in `transformer_config`: frozen
+data, no behaviour, no weights.
+
+>>> ERNIE_IMAGE.head_dim
+128
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smalti.models.transformer_config import FluxConfig, TransformerConfig
+
+
+@dataclass(frozen=True)
+class ErnieImageConfig(TransformerConfig):
+    """ERNIE-Image (Baidu 2026): one stream of text and image, whose blocks are all modulated by the
+    same vectors.
+
+    A pixel of the latent is a token, as in FLUX.2, whose autoencoder it has. `axes` are the
+    channels of a head that turn with the place in the text, the row and the column. A text as wide
+    as the blocks is read as it is; any other goes through a layer first.
+    """
+
+    hidden_size: int
+    heads: int
+    mlp_size: int
+    blocks: int = 36
+    in_channels: int = 128
+    out_channels: int = 128
+    context_dim: int = 3072
+    axes: tuple[int, ...] = (32, 48, 48)
+    rotary_base: float = 256.0
+    eps: float = 1e-6
+
+    run = 1
+    """Nothing fills up texts or images."""
+    first_place = 0
+    """Where the first token of a text stands on the first axis."""
+
+    @property
+    def multiple(self) -> int:
+        """Any size of a latent will do."""
+        return 1
+
+    @property
+    def depth(self) -> str:
+        """How many blocks of which kinds it has, in words."""
+        return f"{self.blocks} blocks"
+
+
+@dataclass(frozen=True)
+class OvisImageConfig(FluxConfig):
+    """Ovis-Image (AIDC-AI 2025, arXiv:2511.22982): the blocks of Flux.1 with gated MLPs, without
+    vectors of text and guidance. What is read of a text goes through a norm, and its tokens stand
+    on the diagonal."""
+
+    double_blocks: int = 6
+    single_blocks: int = 27
+    context_dim: int = 2048
+    pooled_dim: int = 0
+    guidance: bool = False
+
+    gated = True
+    gates_last = True
+    context_normed = True
+    diagonal = True
+
+
+ERNIE_IMAGE = ErnieImageConfig(hidden_size=4096, heads=32, mlp_size=12288)
+"""ERNIE-Image and ERNIE-Image-Turbo, 8.0 billion parameters."""
+
+OVIS_IMAGE = OvisImageConfig(hidden_size=3072, heads=24, mlp_size=12288)
+"""Ovis-Image, 7.4 billion parameters."""
