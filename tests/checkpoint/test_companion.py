@@ -322,7 +322,10 @@ ONE = np.zeros(1, np.float16)
 
 
 @pytest.mark.parametrize(("arrays", "words"), [
-    ({"a": ONE}, "is no upscaler that is known"),
+    ({"a": ONE}, "is no ControlNet, TAESD or upscaler that is known: .*; it holds a$"),
+    ({letter: ONE for letter in "cbad"}, "it holds a, b, c, and 1 more$"),
+    ({"lora_unet_mid_block.lora_down.weight": ONE, "lora_unet_mid_block.lora_up.weight": ONE},
+     "x.safetensors is .*LoRA.*; expected a ControlNet, an upscaler"),
     (changed(ESRGAN, **{"conv_hr.bias": None}), r"Rrdb, but 1 .*\n  conv_hr.bias is missing, expe"),
     (changed(ESRGAN, **{"conv_hr.bias": ONE}), r"conv_hr.bias is \(1,\), expected \(8,\)"),
     (changed(ESRGAN, **{"conv_1x1.bias": ONE}), r"conv_1x1.bias is \(1,\), expected no such"),

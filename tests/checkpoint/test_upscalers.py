@@ -68,5 +68,5 @@ def test_the_compact_network_keeps_its_names() -> None:
     {"body.0.weight": (8, 0, 3, 3), "body.4.weight": (3, 8, 3, 3)},
 ])
 def test_other_networks_are_refused(shapes: Shapes) -> None:
-    with pytest.raises(CheckpointError, match="a.pth is no upscaler that is known"):
+    with pytest.raises(CheckpointError, match="a.pth is no ControlNet, TAESD or upscaler that"):
         upscaler_config("a.pth", shapes)

@@ -277,7 +277,8 @@ def test_the_command(model_path: Path, tmp_path: Path, monkeypatch: pytest.Monke
             (("--control", tmp_path, "none"), "is given without a picture, which stands for the"),
             (("--control-strength", 1), "--control-strength is given 1 times, --control 0 times"),
             (("--control", tmp_path, model_path), "cannot be read as a picture"),
-            (("--control", model_path, picture), "is no upscaler that is known")):
+            (("--control", model_path, picture), "is a Stable Diffusion 1.x checkpoint; expected a "
+                                                 "ControlNet, an upscaler of the ESRGAN")):
         result = run(*options)
         assert result.exit_code == 2 and words in result.stderr, result.output
 

@@ -24,6 +24,7 @@ from smalti.checkpoint.companion_kind import (
     stored_in,
 )
 from smalti.checkpoint.container import INTEGERS, open_tensors
+from smalti.checkpoint.file_kind import detect
 from smalti.checkpoint.json_file import read_json
 from smalti.checkpoint.tensors import StoredTensor, held_as
 from smalti.errors import CheckpointError, first_of
@@ -43,6 +44,8 @@ OTHERS = {
     "body.0.resnets.0.block1.weight": "a T2I-Adapter",
 }
 """A tensor that a file holds -> what the file is, which is not read here."""
+HERE = ("controlnet", "esrgan", "taesd")
+"""Kinds of files that are read here; what is of no known kind is looked at more closely."""
 REFINED_BY = "add_control_noise_refiner"
 """What a folder of a ControlNet of Z-Image says of its refiners by."""
 CANNY = 1
@@ -120,6 +123,10 @@ def open_companion(path: str | Path, pooled: bool | None = None) -> Companion:
         if name in shapes:
             raise CheckpointError(f"{path} is {words}; expected a whole ControlNet, an upscaler of "
                                   f"the ESRGAN family, or TAESD")
+    found = detect(shapes)
+    if found is not None and found.id not in HERE:
+        raise CheckpointError(f"{path} is {found.words}; expected a ControlNet, an upscaler of the "
+                              f"ESRGAN family, or TAESD")
     if pooled is None:
         pooled = stated.get("global_pool_conditions", "shuffle" in path.name.lower()) is True
     kind, stored = stored_in(shapes)

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Protocol
 
@@ -20,6 +21,11 @@ from smalti.errors import InputError
 Schema = dict[str, Any]
 POSITIVE = r"\d+\.?\d*(?:e[-+]?\d+)?"
 """A number from 0 on, as `plain` writes it."""
+NEAR_MIN = 0.75
+"""Of difflib's measure from 0 to 1, from which on a name is taken for a slip of another one: of
+euler with a letter less it is 0.89, of gpu for cpu 0.67."""
+NAME_CHARACTERS_MAX = 100
+"""Of a name that near ones are looked for of, in time that grows with it."""
 
 
 class ValueKind(Protocol):
@@ -49,15 +55,22 @@ def plain(number: float) -> str:
 
 
 def check_name(what: str, name: object, known: Collection[str]) -> None:
-    """Raise InputError listing the known names when `name` is none of them.
+    """Raise InputError listing the known names, and one that is near, when `name` is none of them.
 
     >>> check_name("rng", "gpu", ("cpu", "cuda"))
     Traceback (most recent call last):
         ...
     smalti.errors.InputError: rng is 'gpu'; known: cpu, cuda
+    >>> check_name("sampler", "eulr", ("euler", "ddim"))
+    Traceback (most recent call last):
+        ...
+    smalti.errors.InputError: sampler is 'eulr'; known: euler, ddim; did you mean euler?
     """
     if not isinstance(name, str) or name not in known:
-        raise InputError(f"{what} is {name!r}; known: {', '.join(known)}")
+        near = get_close_matches(name[:NAME_CHARACTERS_MAX], known, 1, NEAR_MIN) if isinstance(
+            name, str) else []
+        raise InputError(f"{what} is {name!r:.200}; known: {', '.join(known)}"
+                         + "".join(f"; did you mean {each}?" for each in near))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from smalti.errors import CheckpointError
+from smalti.errors import CheckpointError, first_of
 from smalti.models.config import RrdbConfig, SrvggConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -28,7 +28,7 @@ BLOCKS_MAX = 256
 """Of one network; ESRGAN has 23 blocks, the compact network of Real-ESRGAN up to 66 layers."""
 SIDE_MAX = 16
 """Pixels of a side that an enlargement or a reduction counts; published ones have 4."""
-SHOWN_MAX = 5  # names in the message about a file of something else
+SHOWN_MAX = 3  # names in the message about a file of something else
 
 
 def upscaler_renaming(names: Iterable[str]) -> Callable[[str], str]:
@@ -66,9 +66,9 @@ def upscaler_config(where: object, shapes: Shapes) -> RrdbConfig | SrvggConfig:
             config = read(shapes, max(blocks))
             if config is not None:
                 return config
-    raise CheckpointError(f"{where} is no upscaler that is known: expected ESRGAN, Real-ESRGAN or "
-                          f"the compact network of Real-ESRGAN; it holds "
-                          f"{', '.join(sorted(shapes)[:SHOWN_MAX])}, ...")
+    raise CheckpointError(f"{where} is no ControlNet, TAESD or upscaler that is known: of upscalers"
+                          f" ESRGAN, Real-ESRGAN and the compact network of Real-ESRGAN are; "
+                          f"it holds {first_of(sorted(shapes), SHOWN_MAX)}")
 
 
 def _rrdb(shapes: Shapes, last: int) -> RrdbConfig | None:
