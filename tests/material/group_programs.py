@@ -212,9 +212,9 @@ def products(rows: int, columns: int, depth: int, factors: str, sums: str, share
 
 
 def products_in_words(rows: int, columns: int, depth: int, factors: str,
-                      subgroup: int = 32) -> GroupProgram:
+                      subgroup: int = 32, by_columns: bool = True) -> GroupProgram:
     """c = a b, where both factors and then the sums take their turns in one array of words: the
-    left factor by rows, the right one by columns, sums by columns."""
+    left factor by rows, the right one `by_columns` or by rows, sums by columns."""
     b = Builder("words", subgroup, subgroup)
     a, w = (b.binding(name, factors, extent, "read", 8) for name, extent in
             (("a", rows * depth), ("b", depth * columns)))
@@ -226,8 +226,8 @@ def products_in_words(rows: int, columns: int, depth: int, factors: str,
             b.store(array, at + i * 4, b.load(buffer, i * 8, 4, scalar="u32"))
     b.barrier()
     left = b.let(b.matrix(array, 0, depth // 2, Matrix("a", rows, depth, factors)))
-    right = b.let(b.matrix(array, first, depth // 2, Matrix("b", depth, columns, factors),
-                           by_columns=True))
+    right = b.let(b.matrix(array, first, (depth if by_columns else columns) // 2,
+                           Matrix("b", depth, columns, factors), by_columns))
     total = b.variable(0.0, type=Matrix("sum", rows, columns, "f32"))
     b.set(total, op("matrix_multiply_add", left, right, total))
     b.barrier()

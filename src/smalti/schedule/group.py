@@ -105,6 +105,10 @@ class GroupLimits:
     """True if integers of 16 bits may lie in shared memory; without it, words of 32."""
     matrices: tuple[MatrixShape, ...] = ()
     """What the matrix unit computes; empty where there is none that programs reach."""
+    right_lines: str = ""
+    """Which lines of a right factor of the matrix unit are held by one invocation each, in their
+    order: "columns", "rows", or "" where nobody knows. Where it is known, a line is read as
+    vectors."""
     registers: int = 256
     """Registers of 32 bits of an invocation, in the subgroups that the matrix unit wants."""
     units: int = 0
@@ -157,7 +161,8 @@ class GroupLimits:
         return (enough and (sizes or not needed.subgroup_operations)
                 and all(n >= m for n, m in zip(self.grid, needed.grid, strict=True))
                 and needed.offset_alignment % self.offset_alignment == 0
-                and set(needed.matrices) <= set(self.matrices))
+                and set(needed.matrices) <= set(self.matrices)
+                and needed.right_lines in ("", self.right_lines))
 
 
 LANES = (1, 2, 4)

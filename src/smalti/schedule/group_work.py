@@ -65,6 +65,8 @@ OVERLAP = 4
 """Exponent with which times that overlap are added: 1 not at all."""
 WORD, WIDE = 4, 8
 """Bytes of a register, and halves that are staged at once for the matrix unit."""
+LINE_READ = 1 / 4
+"""How long it takes to read a matrix as vectors of 16 bytes, of the time for its words."""
 
 
 def issued_for(value: Expr) -> float:
@@ -91,6 +93,8 @@ class GroupWork:
     `loads` and has `borders` or none; for the matrix unit it is brought `lanes` elements at a time,
     which are `apart` in memory or not. `registers` is what an invocation may have, `unit` what
     is known of the units of the device, and `needs` what its compiler takes for what is kept.
+    Where an invocation is known to hold a column of right factors (`by_columns`), it reads them as
+    vectors.
     """
 
     batch: int
@@ -114,6 +118,7 @@ class GroupWork:
     rates: UnitRates
     unit: ComputeUnit | None
     needs: CompilerNeeds
+    by_columns: bool
 
     @classmethod
     def of(cls, kernel: Kernel, limits: GroupLimits) -> GroupWork:
@@ -131,7 +136,8 @@ class GroupWork:
                    bool(patch.guards), math.gcd(e.c, WIDE),
                    any(a.stride("c") != 1 for a in read.values()),
                    limits.unit_count, limits.registers, limits.rates,
-                   known_unit(limits.architecture), needs_of(limits))
+                   known_unit(limits.architecture), needs_of(limits),
+                   limits.right_lines == "columns")
 
     def grid(self, s: GroupContraction) -> tuple[int, int, int]:
         """The work-groups of a schedule: along columns, rows, and the batch and parts of the depth.
@@ -302,9 +308,10 @@ class GroupWork:
         return work, latency + work * few
 
     def _matrices(self, s: GroupContraction) -> float:
-        """Matrices that a subgroup reads for a chunk."""
+        """Matrices that a subgroup reads for a chunk, as many as take as long to read as words."""
         rows, columns, depth = s.shape
-        return (s.block_m / rows + s.block_n * self.parts / columns) * s.tile_k / depth
+        right = LINE_READ if self.by_columns and s.subgroup == columns else 1.0
+        return (s.block_m / rows + right * s.block_n * self.parts / columns) * s.tile_k / depth
 
     def _issued(self, s: GroupContraction) -> float:
         """Instructions of an invocation to stage a chunk for the matrix unit."""

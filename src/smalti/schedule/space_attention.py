@@ -67,6 +67,9 @@ ISSUED_FOR_A_VECTOR = 8
 WIDEST = 16
 """Invocations that read a matrix with as many instructions as `UnitRates.read` says, beside the
 load: fewer read more words each, and have an address for each."""
+KEY_READ, VALUE_READ = 1 / 4, 1 / 2
+"""The part of these instructions that is left where an invocation reads the line that it holds as
+vectors: of 16 bytes, and of the 8 in which values are."""
 
 
 def matrix_schedules(kernel: Kernel, limits: GroupLimits,
@@ -229,13 +232,19 @@ class AttentionWork:
         steps, along = key_width // (depth * s.ways), s.keys // depth
         queries = 0 if s.held else s.blocks * steps * tiles / s.columns
         loads_a = s.subgroups * (queries + s.blocks * along)
-        loads_b = s.subgroups * (tiles * steps + along * value_width / (s.across * columns))
+        loads_k = s.subgroups * tiles * steps
+        loads_v = s.subgroups * along * value_width / (s.across * columns)
+        loads_b = loads_k + loads_v
         moved = 2 * depth * (loads_a * rows + loads_b * columns) + 14 * s.queries * s.keys + (
             2 * s.keys * (key_width + value_width))
         rates = self.limits.rates
         plain: float = s.queries * s.keys * ISSUED_FOR_A_SCORE
         plain += s.keys * (self.depth + self.width) / 4 * ISSUED_FOR_A_VECTOR
-        loaded = (loads_a + loads_b) * s.subgroup * (1 + rates.read * WIDEST / s.subgroup)
+        read = rates.read * WIDEST / s.subgroup
+        own, other = (KEY_READ, VALUE_READ) if (
+            self.limits.right_lines == "columns" and s.subgroup == columns) else (1.0, 1.0)
+        loaded = s.subgroup * (loads_a * (1 + read) + loads_k * (1 + own * read)
+                               + loads_v * (1 + other * read))
         if self.limits.few_registers and self.keys > s.keys:  # sums are copied from turn to turn
             plain += s.queries * value_width
         issued = (plain + loaded) / rates.factors

@@ -72,6 +72,19 @@ def test_matrices_are_the_matrix_unit_s(factors: str, shared: bool) -> None:
     assert len(lines(text, "= FConvert %")) == 1
 
 
+@pytest.mark.parametrize(("subgroup", "by_columns", "loads"), [
+    (8, True, 1), (8, False, 2), (16, True, 2)])
+def test_lines_that_invocations_hold_are_read_as_vectors(
+        subgroup: int, by_columns: bool, loads: int) -> None:
+    """8 columns of 16 halves in 8 invocations: two vectors of 16 bytes each, whose halves are put
+    in their places."""
+    limits = GroupLimits(storage16=True, f16=True, right_lines="columns")
+    program = programs.products_in_words(8, 8, 16, "f16", subgroup, by_columns)
+    text = listing(emit(program, limits))
+    assert len(lines(text, "CooperativeMatrixLoadKHR")) == loads
+    assert len(lines(text, "= CompositeInsert")) == (16 if loads == 1 else 0)
+
+
 def test_what_others_see_is_not_private_under_the_vulkan_memory_model() -> None:
     limits = GroupLimits(storage16=True, f16=True)
     text = listing(emit(programs.products(16, 8, 16, "f16", "f32", True), limits))

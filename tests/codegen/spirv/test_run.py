@@ -22,6 +22,7 @@ from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.scalars import scalarised
 from smalti.codegen.gpu.text import show
 from smalti.codegen.gpu.types import FLOATS, VectorType
+from smalti.codegen.spirv import emit, listing
 from smalti.runtime.gpu.check import launched
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu
@@ -241,6 +242,21 @@ def test_products_of_the_matrix_unit(vulkan: Gpu, shared: bool) -> None:
         tolerance = 1e-4 if shape.sums == "f32" else 0.5  # of sums to 256
         compare(vulkan, program, arrays(program), atol=tolerance)
         if shared and shape.sums == "f32":
-            program = programs.products_in_words(shape.rows, shape.columns, shape.depth,
-                                                 shape.factors, vulkan.limits.subgroup_max)
-            compare(vulkan, program, arrays(program), atol=tolerance)
+            for by_columns in (False, True):
+                program = programs.products_in_words(shape.rows, shape.columns, shape.depth,
+                                                     shape.factors, vulkan.limits.subgroup_max,
+                                                     by_columns)
+                compare(vulkan, program, arrays(program), atol=tolerance)
+
+
+def test_a_factor_is_read_by_the_lines_that_invocations_hold(vulkan: Gpu) -> None:
+    """As the driver's own loads find it, where it is known who holds which line."""
+    shape = next((each for each in vulkan.limits.matrices if each.factors == "f16"
+                  and each.depth == vulkan.limits.subgroup_max), None)
+    if shape is None or not vulkan.limits.right_lines:
+        absent("no matrix unit whose lines are known", "mesa-vulkan-drivers, version 26 or later")
+    program = programs.products_in_words(shape.rows, shape.columns, shape.depth, "f16",
+                                         vulkan.limits.subgroup_max,
+                                         vulkan.limits.right_lines == "columns")
+    assert listing(emit(program, vulkan.limits)).count("CooperativeMatrixLoadKHR") == 1
+    compare(vulkan, program, arrays(program), atol=1e-4)

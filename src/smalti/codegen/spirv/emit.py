@@ -308,10 +308,48 @@ class Emitter:
 
     def _matrix_load(self, expr: MatrixLoad) -> int:
         a = self.assembler
+        if self._held_by_lines(expr):
+            return self._line_load(expr)
         pointer, stride = self.memory.matrix(expr.buffer, self._index(expr.index), expr.stride)
         return a.op("CooperativeMatrixLoadKHR", a.type(expr.type), pointer,
                     a.number(expr.by_columns), a.number(stride),
                     *self.memory.operands(expr.buffer))
+
+    def _held_by_lines(self, expr: MatrixLoad) -> bool:
+        """Whether each invocation is known to hold a line of a matrix as it lies in memory, of
+        which it can read several elements at once."""
+        held, type, lanes = self.limits.right_lines, expr.type, self.memory.lanes(expr.buffer)
+        lines, each = (type.columns, type.rows) if expr.by_columns else (type.rows, type.columns)
+        return (type.role == "b" and held == ("columns" if expr.by_columns else "rows")
+                and type.scalar == "f16" and self.program.subgroup == lines and lanes > 1
+                and expr.stride % lanes == each % (lanes * self._in_an_element(expr)) == 0)
+
+    def _in_an_element(self, expr: MatrixLoad) -> int:
+        """Elements of a matrix in one of its buffer: two halves in a word."""
+        return 2 if self.memory.dtype(expr.buffer) == "u32" else 1
+
+    def _line_load(self, expr: MatrixLoad) -> int:
+        """A matrix whose invocations each read the line that they hold, as vectors.
+
+        The driver's own loads are of words, each with an address that Intel's compiler works out
+        by an addition, as it may merge them only where it has proven that no address wraps.
+        """
+        a, lanes, halves = self.assembler, self.memory.lanes(expr.buffer), self._in_an_element(expr)
+        line, each = Builtin("lane") * expr.stride + expr.index, lanes * halves
+        length = expr.type.rows if expr.by_columns else expr.type.columns
+        scalar, kind = VectorType(expr.type.scalar), a.type(expr.type)
+        found = a.constant(0.0, expr.type)
+        for first in range(0, length, each):
+            type = VectorType("u32" if halves == 2 else scalar.scalar, lanes)
+            loaded = self.value(GroupLoad(expr.buffer, line + first // halves, type))
+            for place in range(each):
+                part = a.op("CompositeExtract", a.type(VectorType(type.scalar)), loaded,
+                            place // halves)
+                if halves == 2:
+                    pair = a.op("Bitcast", a.type(VectorType(scalar.scalar, 2)), part)
+                    part = a.op("CompositeExtract", a.type(scalar), pair, place % 2)
+                found = a.op("CompositeInsert", kind, part, found, first + place)
+        return found
 
     def _matrix_store(self, statement: MatrixStore) -> None:
         a, value = self.assembler, self.value(statement.value)

@@ -111,6 +111,17 @@ class SpirvMemory:
                 a.decorate(value, "FPRoundingMode", TO_EVEN)
         return [(self._pointer(name, self._place(name, index, lanes), seen), value)]
 
+    def dtype(self, name: str) -> str:
+        """What a binding or a shared array holds."""
+        return (self._arrays[name] if name in self._arrays else self._bindings[name][0]).dtype
+
+    def lanes(self, name: str) -> int:
+        """Elements of a shared array that lie in one vector of it; 1 in a binding, and where they
+        are kept as bits of another type."""
+        if name not in self._arrays or bits_of(self.dtype(name), self._elements[name].scalar):
+            return 1
+        return self._elements[name].lanes
+
     def matrix(self, name: str, index: ElementIndex, stride: int) -> tuple[int, int]:
         """A pointer to where a matrix begins, and its stride in what that points to."""
         a = self.assembler

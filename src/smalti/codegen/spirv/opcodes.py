@@ -40,6 +40,7 @@ OPCODES = {
     "MemberDecorate": (72, "indn*"),
     "CompositeConstruct": (80, "tri*"),
     "CompositeExtract": (81, "trin*"),
+    "CompositeInsert": (82, "triin*"),
     "ConvertFToU": (109, "tri"),
     "ConvertFToS": (110, "tri"),
     "ConvertSToF": (111, "tri"),

@@ -23,6 +23,7 @@ from smalti.runtime.gpu.removals import (
     F16,
     GROUPS,
     MATRICES,
+    MATRIX_LINES,
     SHARED,
     STORAGE8,
     STORAGE16,
@@ -80,7 +81,9 @@ def suspects_of(programs: Sequence[GroupProgram], limits: GroupLimits) -> tuple[
     stored |= {b.dtype for program in programs for b in program.shared}
     shapes = {shape_of(each) for each in used
               if isinstance(each, Op) and each.instruction == "matrix_multiply_add"}
-    found += [*map(matrix_shape, sorted(shapes)), *([MATRICES] if shapes else [])]
+    if shapes:
+        found += [*([MATRIX_LINES] if limits.right_lines else []),
+                  *map(matrix_shape, sorted(shapes)), MATRICES]
     if any(isinstance(each, Op) and each.instruction in SUBGROUP for each in used):
         found.append(SUBGROUP_OPERATIONS)
     if any(program.subgroup for program in programs):

@@ -98,7 +98,7 @@ def probe(name: str, build: Callable[[GroupLimits], list[Made]], tolerance: floa
             return ""
 
         suspects = dict.fromkeys((*more(limits), *suspects_of(programs, limits)))
-        used = limits.f16, limits.bf16, limits.storage8, limits.keeps_nan
+        used = (limits.f16, limits.bf16, limits.storage8, limits.keeps_nan, limits.right_lines)
         return ProbeCase((*programs, *used), tuple(suspects), run) if made else None
 
     return DeviceProbe(name, case)

@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 INSTEAD = {
     "matrices": "Products are computed with other instructions of the device.",
+    names.MATRIX_LINES: "Its driver loads them, word by word.",
     "subgroup": "Sums of a work-group go through its shared memory.",
     names.F16: "Numbers of 16 bits are widened to 32 before they are computed with.",
     names.BF16: "Numbers of bf16 are converted by shifting their bits.",
@@ -53,6 +54,7 @@ INSTEAD = {
 THINGS = {
     names.DEVICE: "The device", names.AUTOMATIC: "The device",
     names.MATRICES: "The matrix unit",
+    names.MATRIX_LINES: "Which invocation holds which line of a matrix",
     names.SUBGROUP_OPERATIONS: "Exchange between invocations of a subgroup",
     names.SUBGROUP_SIZES: "What the driver says of the size of subgroups",
     names.F16: "Arithmetic in f16", names.BF16: "The driver's own conversion of bf16",

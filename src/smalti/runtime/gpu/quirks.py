@@ -102,6 +102,13 @@ MATRIX_UNITS = (
 )
 """Who may use matrices without a check on this machine."""
 
+RIGHT_LINES = {
+    INTEL_MESA: "columns",  # Mesa, src/intel/compiler/brw/brw_nir_lower_cooperative_matrix.c
+    LLVMPIPE: "rows",  # the same, src/gallium/frontends/lavapipe/nir
+}
+"""Drivers whose invocations hold a line of a right factor each, and which, as their source says
+(`lvp_nir_lower_cooperative_matrix.c` in the latter folder). The check of a machine asks again."""
+
 NO_MATRICES = Removal(
     MATRICES, "Matrix units of this device and driver give wrong numbers, or lose time, for some.",
     "Products are computed without them, until the check of this machine proves them.",

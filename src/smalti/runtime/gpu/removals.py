@@ -23,6 +23,8 @@ AUTOMATIC = "automatic choice"
 """It is used where its name is given, and never chosen by `auto`."""
 MATRICES = "matrices"
 """The matrix unit; of one shape only where that follows: "matrices 16x16x16 f16 to f32"."""
+MATRIX_LINES = "matrices by lines"
+"""What is said of who holds which line of a factor: matrices are loaded as the driver does it."""
 SUBGROUP_OPERATIONS = "subgroup operations"
 SUBGROUP_SIZES = "subgroup sizes"
 """What is said of how large subgroups are, and asking for one size, which matrices need."""
@@ -34,8 +36,8 @@ KEPT_NAN = "kept NaN"
 f16 is rounded as it is asked to be."""
 TIMES = "times"
 """What the device's clock says."""
-NAMES = (DEVICE, AUTOMATIC, MATRICES, SUBGROUP_OPERATIONS, SUBGROUP_SIZES, F16, BF16, STORAGE8,
-         STORAGE16, TRANSFER_QUEUE, KEPT_NAN, TIMES)
+NAMES = (DEVICE, AUTOMATIC, MATRICES, MATRIX_LINES, SUBGROUP_OPERATIONS, SUBGROUP_SIZES, F16, BF16,
+         STORAGE8, STORAGE16, TRANSFER_QUEUE, KEPT_NAN, TIMES)
 GROUPS, SHARED, BINDINGS, GRIDS, BUFFERS = (
     "work-groups", "shared memory", "buffers of a program", "grids", "buffers")
 """Larger ones than the number that follows, of invocations, bytes, buffers, work-groups along an
@@ -113,6 +115,7 @@ def reduced(limits: GroupLimits, removals: Iterable[Removal]) -> GroupLimits:
 
 FIELDS: Mapping[str, Mapping[str, Any]] = {
     MATRICES: {"matrices": ()},
+    MATRIX_LINES: {"right_lines": ""},
     SUBGROUP_OPERATIONS: {"subgroup_operations": False},
     SUBGROUP_SIZES: {"subgroup_choice": False, "subgroup_min": GroupLimits().subgroup_min,
                      "subgroup_max": GroupLimits().subgroup_max, "matrices": ()},

@@ -218,6 +218,7 @@ def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
             invocations=min(limits.invocations,  # where programs ask for the smallest subgroups
                             sizes.maxComputeWorkgroupSubgroups * sizes.minSubgroupSize))
     facts = facts_of(core, since_1_2.driverID, plain, limits, found.products)
+    limits = replace(limits, right_lines=quirks.RIGHT_LINES.get(facts.driver, ""))
     if plain.vendor == "Intel":
         limits = replace(limits, registers=128)
     limits = replace(limits, architecture=architecture_of(
