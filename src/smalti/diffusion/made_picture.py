@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import zlib
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +23,11 @@ DIGITS_MAX = 20
 file systems take."""
 COMMENTED = ("JPEG", "WEBP", "AVIF", "TIFF")
 """Formats whose EXIF data take a text."""
+PNG_PACKING = {"compress_type": zlib.Z_RLE}
+"""How PNG files are packed: what repeats is looked for in runs of one byte only. This every zlib
+does in the same way, so that a picture is the same file on every system; where more is looked for,
+zlib and zlib-ng, of which Pillow takes one or the other, find different things. Behind PNG's
+filters photographs become 2 % smaller to 3 % larger by it, in a third of the time."""
 
 
 class MadePicture(Image.Image):
@@ -51,6 +57,8 @@ class MadePicture(Image.Image):
         text, kind = self.info.get(PNG_KEY), format
         if kind is None and isinstance(fp, str | os.PathLike):
             kind = Image.registered_extensions().get(Path(os.fsdecode(fp)).suffix.lower())
+        if (kind or "").upper() == "PNG" and not params.keys() & {"compress_level", "optimize"}:
+            params = PNG_PACKING | params
         if text and (kind or "").upper() == "PNG" and "pnginfo" not in params:
             params["pnginfo"] = PngInfo()
             params["pnginfo"].add_text(PNG_KEY, text)
@@ -75,7 +83,7 @@ def encoded(picture: Image.Image, path: Path) -> bytes:
     if kind not in Image.SAVE:
         raise OutputError(f"{path} has no ending of a picture; give a name that ends in .png, .jpg "
                           f"or .webp")
-    picture.save(content, kind)
+    picture.save(content, kind, **(PNG_PACKING if kind == "PNG" else {}))
     return content.getvalue()
 
 
