@@ -27,6 +27,7 @@ from smalti.schedule import (
 )
 from smalti.schedule.choose import (
     LATE,
+    NARROW_LANES,
     STAGE_PANELS,
     TILE_FLOPS_MIN,
     micro_tile,
@@ -93,8 +94,21 @@ def test_matrix_products(cpu: Limits, rows: int, channels: int, out: int) -> Non
     width = 4 * schedule.vectors * cpu.lanes
     sums = schedule.tile_x * schedule.panels * width
     needed = schedule.panels - 2  # blocks of panels are made even, which may be one more
-    assert sums <= max(cpu.l2_bytes // 4, schedule.tile_x * width) or (
+    share = 2 if cpu.lanes == NARROW_LANES else 4
+    assert sums <= max(cpu.l2_bytes // share, schedule.tile_x * width) or (
         2 * schedule.tile_x * needed * width // 4 * channels < TILE_FLOPS_MIN)
+
+
+def test_a_tile_has_as_many_channels_whatever_the_width_of_panels() -> None:
+    """So a matrix is staged as often: with AVX2 and the caches of Zen 3, with AVX-512 and twice the
+    second-level cache."""
+    kernel = kernel_of(lambda g: g.apply("mat_mul", g.input("x", (1024, 2560)),
+                                         g.parameter("w", (2560, 8192))))
+    narrow, wide = (limits(LEVELS[name], 2, 32 << 10, kib << 10)
+                    for name, kib in (("avx2", 512), ("avx512", 1024)))
+    found = [choose(kernel, cpu) for cpu in (narrow, wide)]
+    assert [s.panels * s.vectors * cpu.lanes
+            for s, cpu in zip(found, (narrow, wide))] == [512, 512]
 
 
 @given(st.integers(1, 40), st.integers(1, 400), st.integers(1, 64), st.integers(1, 16))

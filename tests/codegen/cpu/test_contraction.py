@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -63,7 +64,23 @@ def test_panels_are_asked_for_ahead_by_pixels_not_by_runs(rows: int, asks: bool,
     schedule = replace(choose(kernel, limits(at)), algorithm=Direct())
     (step,) = lower(kernel, schedule, at).steps
     listing = TARGETS[name].listing(step)
-    assert ("prefetch" in listing or "prfm" in listing) == asks
+    assert ("prefetcht1" in listing or "prfm" in listing) == asks
+
+
+@pytest.mark.parametrize("name", ["avx2", "avx512"])
+def test_a_panel_is_asked_for_once_and_rows_before_they_are_staged(name: str) -> None:
+    """With AVX2; with AVX-512 whole lines are not much more than is needed."""
+    at = level(name)
+    kernel = partition(linear((128,), 2560, 640)).regions[-1].kernel
+    schedule = choose(kernel, limits(at))
+    (step,) = lower(kernel, schedule, at).steps
+    listing = TARGETS[name].listing(step)
+    turns = re.findall(r"prefetcht1 \[(\w+)\]\s+\w+\s+add \1,([0-9A-F]+)h?", listing)
+    runs = -(-schedule.tile_x // schedule.rows)
+    asked = {runs * schedule.chunk // schedule.unroll * int(amount, 16) for _, amount in turns}
+    panel = 4 * schedule.chunk * schedule.vectors * at.lanes
+    assert turns and all(panel <= bytes_ <= 2 * panel for bytes_ in asked)
+    assert listing.count("prefetcht0") == (name == "avx2")
 
 
 @pytest.mark.sampled

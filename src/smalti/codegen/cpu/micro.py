@@ -74,7 +74,7 @@ class Micro:
     four bytes without a sign for a k and `b` four with one; "blocks of quads", the same for blocks;
     "words", both hold two integers of 16 bits. Sums of the last three are integers. With `flipped`
     products want bytes with a sign and `a` holds such without, from which 128 is subtracted as they
-    are loaded. `lines`: how many cache lines of what is needed next each turn asks for. With a
+    are loaded. `ahead`: how many bytes of what is needed next each turn asks for. With a
     `form`, `b` holds words of quantised weights, which are made factors in registers, or codes that
     are multiplied by "quads", whose zero point is `zero`, with sums of f32.
     """
@@ -86,7 +86,7 @@ class Micro:
     panel_bytes: int
     unroll: int
     factors: str = "f32"
-    lines: int = 0
+    ahead: int = 0
     form: Format | None = None
     zero: int = 0
     flipped: bool = False
@@ -95,7 +95,7 @@ class Micro:
 def multiply(asm: Assembler, shape: Micro, a: Register, b: Register, loops: Sequence[Reduction],
              sums: Sequence[Sequence[Register]], ahead: Register | None = None) -> None:
     """Add the products of `a` and `b` to `sums`; `b` is advanced behind what was read, `ahead`
-    behind the lines that were asked for.
+    behind what was asked for.
 
     The last of `loops` is innermost and advances `unroll` steps a turn.
     """
@@ -402,10 +402,10 @@ def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Red
     halves, vector_bytes = HALVES[shape.factors], vector_bytes_of(asm, shape.factors)
     here = _factors(asm, shape, a, shape.unroll * len(halves))
     with asm.loop(loop.count):
-        for line in range(shape.lines):
-            asm.op("prefetch_second", Address(ahead, LINE_BYTES * line))
-        if shape.lines:
-            asm.advance(ahead, LINE_BYTES * shape.lines)
+        for byte in range(0, shape.ahead, LINE_BYTES):
+            asm.op("prefetch_second", Address(ahead, byte))
+        if shape.ahead:
+            asm.advance(ahead, shape.ahead)
         if isinstance(here, ByBlock):
             here.turn(b, sums)
         for k, (pair, half) in enumerate(itertools.product(

@@ -21,6 +21,8 @@ from smalti.errors import IllegalSchedule
 from smalti.kernel.form import STORED_BYTES, Expr, Index, Load
 from smalti.schedule.merge import Access
 
+LINE_BYTES = 64
+"""Bytes of a cache line, on every x86 CPU so far."""
 COPIED_AT_ONCE = 4
 """Vectors that a turn of a loop copies as they are: a store takes a clock, and so does the loop."""
 
@@ -96,14 +98,15 @@ def stream_of(asm: Assembler, access: Access, pointers: Mapping[str, Register],
 
 class Nest:
     """Emits one nest. `streams` gives the stream of every load in `value`; where a guard does not
-    hold the number `outside` is stored, else 0."""
+    hold the number `outside` is stored, else 0. What is read in pieces is asked for `ahead` steps
+    of the axis outside of the vectors before."""
 
     def __init__(self, asm: Assembler, axes: Sequence[LoopAxis], value: Expr | None,
                  streams: Mapping[Load, AccessStream], sink: Sink, unroll: int = 2,
-                 outside: Expr | None = None) -> None:
+                 outside: Expr | None = None, ahead: int = 0) -> None:
         self.asm, self.axes, self.value = asm, list(axes), value
         self.sink, self.unroll, self.loads = sink, unroll, dict(streams)
-        self.outside = outside
+        self.outside, self.ahead = outside, ahead
         if not isinstance(self.axes[-1].extent, int):
             raise IllegalSchedule("the vector axis has an extent known when code is made")
 
@@ -237,6 +240,8 @@ class Nest:
         blocks, left = divmod(full, unroll)
         if blocks:
             with asm.loop(blocks):
+                if self.ahead and short is None:
+                    here.ask(unroll, self._pieces(loads, axis.name))
                 for i in range(unroll):
                     here.emit(target, i, None)
                 advance(unroll)
@@ -247,6 +252,14 @@ class Nest:
             here.emit(target, left, tail, min(behind, lanes))
         for place in range(lanes if tail else 0, behind, lanes):
             here.clear(target, left + place // lanes, min(behind - place, lanes))
+
+    def _pieces(self, loads: Mapping[Load, AccessStream], axis: str) -> dict[Load, int]:
+        """The loads that read side by side along `axis`, and then jump; how many bytes further that
+        is which they are to ask for."""
+        outer, inner = self.axes[-2:]
+        assert isinstance(inner.extent, int), inner
+        return {load: self.ahead * s.stride(outer.name) for load, s in loads.items()
+                if s.stride(axis) == s.size and s.stride(outer.name) > s.size * inner.extent}
 
     def _copy_whole(self, axis: str, many: int, loads: Mapping[Load, AccessStream],
                     sink: Sink) -> int:
@@ -333,6 +346,14 @@ class _Point:
     position: Register
     sink: Sink
     out_step: int
+
+    def ask(self, count: int, pieces: Mapping[Load, int]) -> None:
+        """Ask for the lines of `count` vectors of loads, each so many bytes further."""
+        for load, further in pieces.items():
+            stream = self.loads[load]
+            for byte in range(0, count * self.nest.asm.level.lanes * stream.size, LINE_BYTES):
+                self.nest.asm.op("prefetch", Address(stream.base, further + byte, self.position,
+                                                     stream.size))
 
     def clear(self, target: Register, i: int, lanes: int) -> None:
         """Store zeros in the first `lanes` lanes of vector `i`."""
