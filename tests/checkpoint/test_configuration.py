@@ -39,7 +39,11 @@ from smalti.models.language_config import (
     QWEN3_VL_4B,
     QWEN25_7B,
 )
-from smalti.models.newer_transformer_config import ERNIE_IMAGE, OVIS_IMAGE
+from smalti.models.newer_transformer_config import (
+    ERNIE_IMAGE,
+    LONGCAT_IMAGE,
+    OVIS_IMAGE,
+)
 from smalti.models.transformer_config import (
     ANIMA,
     CHROMA,
@@ -110,6 +114,9 @@ PUBLISHED = {  # configuration, and parameters of the denoiser (with learned pos
     "Ovis-Image": (ModelConfig("ovis-image", {"qwen3": QWEN3_OVIS}, OVIS_IMAGE, FLUX_VAE, **{
         **FLUX, "default_steps": 50, "default_guidance": 5.0, "flow_shift": None}),
         7_370_000_000),
+    "LongCat-Image": (ModelConfig("longcat-image", {"qwen25": QWEN25_7B}, LONGCAT_IMAGE, FLUX_VAE,
+        **{**FLUX, "default_steps": 50, "default_guidance": 4.5, "flow_shift": None}),
+        6_270_000_000),
     "Lumina-Image 2": (ModelConfig("lumina2", {"gemma2": GEMMA2_2B}, LUMINA2, FLUX_VAE, **{
         **FLUX, "default_steps": 30, "default_guidance": 4.0, "flow_shift": 6.0}), 2_610_000_000),
     "Qwen-Image": (ModelConfig("qwen-image", {"qwen25": QWEN25_7B}, QWEN_IMAGE, WAN_VAE, **{

@@ -117,6 +117,11 @@ FILES = {
         {UNET + "double_blocks.0.img_mlp.gate_proj.weight": (32, 8), UNET + DOUBLE: (128,)},
         {"context_embedder_norm.weight": (2048,), "single_transformer_blocks.0.x": (9,)},
     ],
+    "longcat-image": [
+        {"double_blocks.0.img_mod.lin.weight": (9, 9), "txt_in.weight": (8, 3584), DOUBLE: (128,)},
+        {"single_transformer_blocks.0.proj_out.bias": (9,),
+         "time_embed.timestep_embedder.linear_1.weight": (9, 256)},
+    ],
     "ernie-image": [
         {"layers.0.adaLN_sa_ln.weight": (4096,)}, {UNET + "layers.0.adaLN_sa_ln.weight": (4096,)},
     ],
@@ -212,7 +217,7 @@ def test_families_that_are_read():
         "flux-schnell": "flux", "chroma": "chroma", "z-image": "z-image",
         "flux2": "flux2", "flux2-dev": "flux2-dev", "anima": "anima", "qwen-image": "qwen-image",
         "krea2": "krea2", "lumina2": "lumina2", "ernie-image": "ernie-image",
-        "ovis-image": "ovis-image",
+        "ovis-image": "ovis-image", "longcat-image": "longcat-image",
         **{name: name for name in (*NAMED, "qwen-image-edit-2511")}}
 
 

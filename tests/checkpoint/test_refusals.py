@@ -23,7 +23,8 @@ from smalti.families import families, text_encoders
 FAMILIES = {**tiny.WORDLESS, **tiny.WORDLESS_EDITS}
 VAES = {**dict.fromkeys(("sd1", "sd2"), "vae-ft-mse-840000-ema-pruned"),
         **dict.fromkeys(("sdxl", "sdxl-refiner"), "sdxl_vae"), "sd3": "sd3_vae",
-        **dict.fromkeys(("flux", "chroma", "z-image", "lumina2", "ovis-image"), "ae"),
+        **dict.fromkeys(("flux", "chroma", "z-image", "lumina2", "longcat-image", "ovis-image"),
+                        "ae"),
         **dict.fromkeys(("flux2", "flux2-dev", "ernie-image"), "flux2-vae"),
         **dict.fromkeys(("krea2", "anima", "qwen-image", *tiny.EDITS), "qwen_image_vae")}
 """What the files of autoencoders are called."""
@@ -105,6 +106,7 @@ def test_a_layer_that_is_not_known(tmp_path: Path, stored: dict[str, Stored], fa
     ("chroma", "clip_l", "holds the text encoder CLIP-L, which a Chroma checkpoint does not read"),
     ("chroma", "clip_g", "it reads the text encoder T5-XXL"),
     ("ovis-image", "clip_l", "holds the text encoder CLIP-L, which an Ovis-Image checkpoint does"),
+    ("longcat-image", "qwen3", "it reads the text encoder Qwen2.5-VL"),
     ("lumina2", "qwen3", "holds the text encoder Qwen3, which a Lumina-Image 2 checkpoint does"),
     ("krea2", "gemma2", "it reads the text encoder Qwen3-VL"),
     ("anima", "t5xxl", "it reads the text encoder Qwen3"),

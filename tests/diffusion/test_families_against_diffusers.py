@@ -233,6 +233,32 @@ def test_a_picture_of_flux2_dev_is_that_of_diffusers(tmp_path: Path,
     assert (np.abs(picture - theirs.decoded(pipe, expected)) <= 1).mean() >= 0.999
 
 
+@pytest.mark.parametrize("prompt", [
+    PROMPT, "a \"sign\" that's 'red' and says “苹果”", "a red apple, ripe, " * 110])
+def test_a_picture_of_longcat_image_is_that_of_diffusers(tmp_path: Path, prompt: str,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in quotes is read letter by letter; guidance is only taken back."""
+    import torch
+
+    monkeypatch.setitem(tiny.FAMILIES, "longcat-image", tiny.LONGCAT_IMAGE)
+    pipe = theirs.pipeline("longcat-image")
+    pipe.set_progress_bar_config(disable=True)
+    ours = Pipeline.load(theirs.save(pipe, tmp_path / "model"), threads=1)
+    assert (ours.config.family, ours.config.flow_shift) == ("longcat-image", None)
+    latents = NoiseSource("cpu", (7,), (16, 16, 20)).draw()
+    start = pipe._pack_latents(torch.from_numpy(latents), *latents.shape)
+    found = pipe(prompt, negative_prompt=NEGATIVE, num_inference_steps=STEPS, width=40,
+                 height=SIDE, latents=start, output_type="latent",
+                 enable_prompt_rewrite=False).images
+    expected = pipe._unpack_latents(found, SIDE, 40, pipe.vae_scale_factor).numpy()
+    *_, last = ours.steps(prompt, negative_prompt=NEGATIVE, steps=STEPS, seed=7, sampler="euler",
+                          width=40, height=SIDE)
+    assert relative_error(last.latents, expected) <= ERROR_MAX
+    picture = np.asarray(last.result.images[0], np.float64)
+    near = np.abs(picture - theirs.decoded(pipe, expected)) <= 1
+    assert near.mean() >= 0.999 and picture.std() > 1
+
+
 @pytest.mark.parametrize("prompt", [PROMPT, "a red apple, ripe, " * 60])
 def test_a_picture_of_ovis_image_is_that_of_diffusers(tmp_path: Path, prompt: str,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,19 @@ def test_tokens_keep_their_norms():
     assert not guidance(lambda x, *_: 0 * x, 7.5, normed=(0, 2, 2))(nothing, SIGMA).any()
 
 
+def test_tokens_are_only_shrunk():
+    """As diffusers does for LongCat-Image: norms that guidance makes smaller stay so."""
+    def made(scale, **options):
+        return guidance(Recorder(), scale, **options)(X, SIGMA)
+
+    token = {"normed": (0, 2, 2)}
+    for scale, smaller in ((7.5, True), (0.3, False)):
+        plain, whole = made(scale), made(scale, **token)
+        assert (plain != whole).any()
+        np.testing.assert_array_equal(made(scale, **token, shrunk=True),
+                                      plain if smaller else whole)
+
+
 def test_rows_of_a_channel_keep_their_norms():
     """As diffusers does for Lumina-Image 2."""
     guided = NEGATIVE + 7.5 * (POSITIVE - NEGATIVE)

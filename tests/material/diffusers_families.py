@@ -18,6 +18,7 @@ from transformer_peers import (
     ernie_image_module,
     flux2_module,
     krea2_module,
+    longcat_image_module,
     lumina2_module,
     ovis_image_module,
     qwen_image_module,
@@ -118,6 +119,27 @@ class WordTokenizer(ChatTokenizer):
     def __call__(self, prompts: list[str], max_length: int = 1024, **more: Any) -> Any:
         longest = max(len(byte_bpe.qwen2().tokenize(text)) for text in prompts)
         return super().__call__(prompts, min(longest, max_length), **more)
+
+
+class PieceTokenizer(Tokenizer):
+    """That of Qwen2.5, which LongCat-Image's pipeline asks for pieces of a prompt."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def __call__(self, text: str, **_: Any) -> Any:
+        return {"input_ids": byte_bpe.qwen2().tokenize(text)}
+
+    def pad(self, given: dict[str, list[list[int]]], max_length: int, **_: Any) -> Any:
+        """Rows of as many numbers, and which of these are not filling."""
+        import torch
+        from transformers import BatchEncoding
+
+        rows, padding = given["input_ids"], byte_bpe.qwen2().vocabulary.padding
+        full = [row + [padding] * (max_length - len(row)) for row in rows]
+        masks = [[1] * len(row) + [0] * (max_length - len(row)) for row in rows]
+        return BatchEncoding({"input_ids": torch.tensor(full),
+                              "attention_mask": torch.tensor(masks)})
 
 
 class PictureProcessor(Tokenizer):
@@ -331,6 +353,8 @@ def transformer(family: str) -> Any:
         return ernie_image_transformer(config)
     if family == "ovis-image":
         return ovis_image_module(config)
+    if family == "longcat-image":
+        return longcat_image_module(config)
     if isinstance(config, QwenImageConfig):
         return qwen_image_module(config)
     shared = dict(in_channels=4 * config.in_channels, num_layers=config.double_blocks,
@@ -410,8 +434,8 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
         return diffusers.ChromaPipeline(
             scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=1.0), vae=vae,
             text_encoder=texts[0], tokenizer=t5, transformer=network)
-    flow = diffusers.FlowMatchEulerDiscreteScheduler(
-        shift=3.0, use_dynamic_shifting=family in ("flux", "flux2", "flux2-dev", "ovis-image"))
+    flow = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=family in (
+        "flux", "flux2", "flux2-dev", "longcat-image", "ovis-image"))
     if family == "anima":
         return anima_pipeline(flow, vae, texts[0], network)
     if family == "z-image":
@@ -440,6 +464,10 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
         return diffusers.ErnieImagePipeline(
             scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=4.0), vae=vae,
             text_encoder=texts[0], tokenizer=BeginningTokenizer(), transformer=network)
+    if family == "longcat-image":
+        return diffusers.LongCatImagePipeline(
+            scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=PieceTokenizer(),
+            text_processor=None, transformer=network)
     if family == "ovis-image":
         return diffusers.OvisImagePipeline(
             scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=ChatTokenizer(),

@@ -39,7 +39,11 @@ from smalti.models.language_config import (
     ReduxConfig,
     VisionConfig,
 )
-from smalti.models.newer_transformer_config import ErnieImageConfig, OvisImageConfig
+from smalti.models.newer_transformer_config import (
+    ErnieImageConfig,
+    LongCatImageConfig,
+    OvisImageConfig,
+)
 from smalti.models.transformer_config import (
     AnimaConfig,
     ChromaConfig,
@@ -140,6 +144,11 @@ ERNIE_IMAGE = ModelConfig(
     replace(vae(FLUX2_VAE), statistics_eps=1e-5), "flow")
 """The same, of a text encoder of that kind."""
 
+LONGCAT_IMAGE = ModelConfig(
+    "longcat-image", {"qwen25": QWEN25},
+    LongCatImageConfig(**{**FLUX, "mlp_size": 256, "context_dim": 48}), vae(FLUX_VAE), "flow")
+"""As the next one."""
+
 OVIS_IMAGE = ModelConfig(
     "ovis-image", {"qwen3": QWEN3},
     OvisImageConfig(**{**FLUX, "mlp_size": 256, "context_dim": 32}), vae(FLUX_VAE), "flow")
@@ -177,7 +186,7 @@ def _wordless(config: ModelConfig) -> ModelConfig:
 WORDLESS = {name: _wordless(config)
             for name, config in [*FAMILIES.items(), ("flux2-dev", FLUX2_DEV),
                                  ("ernie-image", ERNIE_IMAGE), ("lumina2", LUMINA2),
-                                 ("ovis-image", OVIS_IMAGE)]}
+                                 ("longcat-image", LONGCAT_IMAGE), ("ovis-image", OVIS_IMAGE)]}
 """The same with so few tokens that they read no prompts, but are written at once."""
 WORDLESS_EDITS = {name: _wordless(config) for name, config in EDITS.items()}
 
@@ -198,7 +207,7 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
     "ovis-image": {"qwen3": "text_encoders.qwen3_2b.transformer.model."},
     "krea2": {"qwen3vl": "text_encoders.qwen3vl_4b.transformer.model."},
     "anima": {"qwen3": "text_encoders.qwen3_06b.transformer.model."},
-    **dict.fromkeys(("qwen-image", *EDITS),
+    **dict.fromkeys(("qwen-image", "longcat-image", *EDITS),
                     {"qwen25": "text_encoders.qwen25_7b.transformer.model."}),
 }
 PICTURES = "visual.deepstack_merger_list.0.norm.weight"
@@ -206,7 +215,7 @@ PICTURES = "visual.deepstack_merger_list.0.norm.weight"
 PLAIN = ("t5xxl", "qwen3", "qwen25", "qwen3vl", "gemma2", "mistral", "ministral")
 """Text encoders that read the plain text, and are named alike inside."""
 NEWER = ("flux", "chroma", "z-image", "flux2", "flux2-dev", "krea2", "anima", "qwen-image",
-         "lumina2", "ernie-image", "ovis-image")
+         "lumina2", "ernie-image", "longcat-image", "ovis-image")
 """Families whose whole files begin the names of the autoencoder with `vae.`, and that read plain
 texts."""
 DENOISER, VAE = "model.diffusion_model.", "first_stage_model."

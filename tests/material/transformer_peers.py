@@ -17,6 +17,7 @@ from smalti.models import (
     FluxConfig,
     FluxControlNetConfig,
     Krea2Config,
+    LongCatImageConfig,
     Lumina2Config,
     MMDiTConfig,
     MMDiTControlNetConfig,
@@ -68,6 +69,10 @@ TINY_ERNIE_IMAGE = ErnieImageConfig(hidden_size=64, heads=2, mlp_size=96, blocks
 TINY_OVIS_IMAGE = OvisImageConfig(hidden_size=64, heads=2, mlp_size=256, double_blocks=2,
                                   single_blocks=3, in_channels=4, out_channels=4, context_dim=24,
                                   axes=(4, 12, 16))
+
+TINY_LONGCAT_IMAGE = LongCatImageConfig(hidden_size=64, heads=2, mlp_size=256, double_blocks=2,
+                                        single_blocks=3, in_channels=4, out_channels=4,
+                                        context_dim=24, axes=(4, 12, 16))
 
 
 def filled(module: Any) -> Any:
@@ -278,6 +283,17 @@ def ovis_image_module(config: OvisImageConfig) -> Any:
         num_layers=config.double_blocks, num_single_layers=config.single_blocks,
         attention_head_dim=config.head_dim, num_attention_heads=config.heads,
         joint_attention_dim=config.context_dim, axes_dims_rope=config.axes)
+
+
+def longcat_image_module(config: LongCatImageConfig) -> Any:
+    """diffusers' LongCatImageTransformer2DModel."""
+    from diffusers import LongCatImageTransformer2DModel
+
+    return LongCatImageTransformer2DModel(
+        in_channels=config.packed_channels, num_layers=config.double_blocks,
+        num_single_layers=config.single_blocks, attention_head_dim=config.head_dim,
+        num_attention_heads=config.heads, joint_attention_dim=config.context_dim,
+        pooled_projection_dim=config.context_dim, axes_dims_rope=list(config.axes))
 
 
 def flux_controlnet_module(config: FluxControlNetConfig) -> Any:

@@ -26,7 +26,6 @@ UNREAD: dict[str, list[Shapes]] = {
                {"net.blocks.0.adaln_modulation_self_attn.1.weight": (8, 8)},
                {"transformer_blocks.0.norm1.linear_1.weight": (8, 8)}],
     "ideogram": [{"embed_image_indicator.weight": (2, 8)}],
-    "longcat": [{"double_blocks.0.img_attn.qkv.weight": (24, 8), "txt_in.weight": (8, 3584)}],
     "hidream": [{"caption_projection.0.linear.weight": (8, 8)}],
     "auraflow": [{"model.double_layers.0.attn.w1q.weight": (8, 8)}],
     "omnigen2": [{"ref_image_patch_embedder.weight": (8, 64)}],

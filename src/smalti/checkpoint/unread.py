@@ -9,8 +9,6 @@ from __future__ import annotations
 from smalti.families.keys.anima import BLOCKS
 from smalti.families.names import FileKind, Names
 
-QWEN_WIDTH = 3584
-"""Of the states of Qwen2.5-VL, which LongCat-Image reads instead of T5's."""
 MAGE_FLOW_WIDTH = 2560
 """Of the states of Qwen3-VL 4B, which Mage-Flow reads with the layers of Qwen-Image."""
 CHATGLM_WIDTH = 4096
@@ -59,8 +57,6 @@ UNREAD: tuple[FileKind, ...] = (
              advice="Anima, which is built like it, has an llm_adapter besides (in a diffusers "
                     "folder a text_conditioner): give a file, or a folder, with it"),
     FileKind("ideogram", "an Ideogram checkpoint", lambda n: n.has("embed_image_indicator.")),
-    FileKind("longcat", "a LongCat-Image checkpoint",
-             lambda n: n.has("double_blocks.") and n.size("txt_in.weight", 1) == QWEN_WIDTH),
     FileKind("hidream", "a HiDream checkpoint",
              lambda n: n.has("caption_projection.0.linear.")),
     FileKind("auraflow", "an AuraFlow checkpoint", lambda n: n.has("double_layers.0.attn.w1q.")),

@@ -330,8 +330,7 @@ class Encoder:
             high += len(tokenizer.tokenize(front + shown)) - text.dropped
         ending = behind if text.ended else ""
         cuttable = behind.removesuffix(ending)
-        texts = [self._front(each) + shown + without(each.text, text.left_out) + cuttable
-                 for each in readings]
+        texts = [self._text(each, shown, cuttable) for each in readings]
         read = PlainTexts.of(tokenizer, texts, high, ending)
         cut = read.not_read([reading.what for reading in readings], cuttable)
         length = read.longest
@@ -358,6 +357,15 @@ class Encoder:
             mask = read.own(length)[:, text.dropped:]
             context = context * mask[..., None]
         return Encoded(context, mask=mask), cut
+
+    def _text(self, reading: Reading, shown: str, behind: str) -> str | list[str]:
+        """A prompt as it is read, with the marks of pictures that are shown; or the pieces of it,
+        each of which is read for itself."""
+        text, front = self.text, self._front(reading) + shown
+        own = without(reading.text, text.left_out)
+        if text.pieces is None:
+            return front + own + behind
+        return [front, *text.pieces(own), behind]
 
     def _front(self, reading: Reading) -> str:
         """What of the template stands before a text: nothing where it brings its own."""

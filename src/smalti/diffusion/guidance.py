@@ -113,7 +113,7 @@ class Guidance:
     guided output gets the deviation of the unguided one back. Its `skip` needs the number of
     `layers` of the network, and a network that reads `KEEP`. Where `normed` is not empty, parts of
     so many channels, rows and columns (0 for all) have the norm of the unguided output after
-    guidance, unless its deviation is rescaled.
+    guidance, at most that where they are only `shrunk`, unless its deviation is rescaled.
 
     Raises InputError for conditionings that do not fit together.
 
@@ -131,7 +131,7 @@ class Guidance:
     def __init__(self, denoiser: Denoiser, positive: Positive, negative: Conditioning,
                  scale: float, guide: Guide = PLAIN, *, image: ImageGuidance | None = None,
                  always_both: bool = False, layers: int = 0,
-                 normed: tuple[int, ...] = ()) -> None:
+                 normed: tuple[int, ...] = (), shrunk: bool = False) -> None:
         self.denoiser = denoiser
         self.scale = float(scale)
         self.guide = guide
@@ -139,6 +139,7 @@ class Guidance:
         self.always_both = always_both
         self.layers = layers
         self.normed = normed
+        self.shrunk = shrunk
         self._running: Floats | float = 0.0  # momentum of projected guidance
         self.condition(positive, negative)
 
@@ -225,7 +226,7 @@ class Guidance:
             ratio = _deviation(negative + difference) / _deviation(guided)
             guided = guided * (1 + self.guide.rescale * (ratio - 1))
         elif self.normed:
-            guided = _with_norms(guided, negative + difference, self.normed)
+            guided = _with_norms(guided, negative + difference, self.normed, self.shrunk)
         return positive_estimate, self.denoiser.clean(x, guided, sigma), estimate
 
     def _project(self, rule: Projected, positive: Floats, negative: Floats) -> Floats:
@@ -253,15 +254,16 @@ def _norm(values: Floats) -> Floats:
     return np.maximum(norm, np.finfo(np.float32).tiny)
 
 
-def _with_norms(values: Floats, like: Floats, extents: tuple[int, ...]) -> Floats:
+def _with_norms(values: Floats, like: Floats, extents: tuple[int, ...], shrunk: bool) -> Floats:
     """Values (pictures, c, h, w) of which each part of so many channels, rows and columns has the
-    norm that it has in `like`; 0 is all of them."""
+    norm that it has in `like`, or at most that where they are `shrunk`; 0 is all of them."""
     parts = [each for whole, extent in zip(values.shape[1:], extents, strict=True)
              for each in (whole // (extent or whole), extent or whole)]
     parts = [len(values), *parts]
     squared, wanted = (np.square(each).reshape(parts).sum(axis=(2, 4, 6), keepdims=True)
                        for each in (values, like))
     ratio = np.sqrt(wanted / np.maximum(squared, np.finfo(np.float32).tiny))
+    ratio = np.minimum(ratio, 1) if shrunk else ratio
     return (values.reshape(parts) * ratio).reshape(values.shape)
 
 

@@ -190,7 +190,8 @@ class PictureJob:
                             asked.guiding(), always_both=sampler.needs_negative,
                             image=begun.image_guidance(negative),
                             layers=self.config.denoiser.skippable_blocks,
-                            normed=self.config.denoiser.normed)
+                            normed=self.config.denoiser.normed,
+                            shrunk=self.config.denoiser.shrunk)
         if asked.negative_prompt and not guidance.reads_negative:
             self.warnings.append("the negative prompt is not read at guidance 1")
         random = NoiseSource(asked.rng, asked.seeds, (self.config.vae.z_channels, *latent))

@@ -48,11 +48,13 @@ class PlainTexts:
     ends: np.ndarray
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, texts: Sequence[str], most: int,
+    def of(cls, tokenizer: Tokenizer, texts: Sequence[str | Sequence[str]], most: int,
            ending: str = "") -> PlainTexts:
-        """Texts of which at most so many tokens are read, those of the `ending` of all included."""
+        """Texts of which at most so many tokens are read, those of the `ending` of all included;
+        one may be in pieces, each of which becomes tokens for itself."""
         end = tuple(tokenizer.tokenize(ending))
-        read = [_ended(tokenizer.encode(text, most - len(end)), end) for text in texts]
+        read = [_ended(tokenizer.encode(text, most - len(end)) if isinstance(text, str) else
+                       _joined(tokenizer, text, most - len(end)), end) for text in texts]
         return cls(read, np.array([tokens.count + tokenizer.ends for tokens in read]))
 
     @property
@@ -97,6 +99,18 @@ def without(text: str, part: str) -> str:
     while part and part in text:
         text = text.replace(part, "")
     return text
+
+
+def _joined(tokenizer: Tokenizer, pieces: Sequence[str], length: int) -> Tokens:
+    """`length` token numbers, of pieces one behind the other as far as they fit, and filling."""
+    ids: tuple[int, ...] = ()
+    cut = ""
+    for piece in pieces:
+        read = tokenizer.encode(piece, length - len(ids))
+        ids += read.ids[:read.count]
+        cut += read.cut
+    filling = tokenizer.encode("", length - len(ids)).ids
+    return Tokens((*ids, *filling), len(ids), cut)
 
 
 def _ended(tokens: Tokens, end: tuple[int, ...]) -> Tokens:

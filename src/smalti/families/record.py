@@ -183,6 +183,7 @@ class Text:
                   off: a token of its own begins it
     dropped       states at the beginning, those of the template, that the denoiser does not see
     seen          how pictures are read with the prompt; None: they are not
+    pieces        (a prompt) -> the parts of it that become tokens each for itself; None: it is one
     """
 
     encoder: TextEncoder
@@ -206,6 +207,7 @@ class Text:
     ended: bool = False
     dropped: int = 0
     seen: Seen | None = None
+    pieces: Callable[[str], Sequence[str]] | None = None
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,10 @@ from smalti.models.mmdit_controlnet import sd3_control_places, sd3_controlnet_gr
 from smalti.models.mobilenet_v2 import mobilenet_v2_graph
 from smalti.models.newer_transformer_config import (
     ERNIE_IMAGE,
+    LONGCAT_IMAGE,
     OVIS_IMAGE,
     ErnieImageConfig,
+    LongCatImageConfig,
     OvisImageConfig,
 )
 from smalti.models.qwen_image import (
@@ -118,16 +120,17 @@ from smalti.models.z_image_controlnet import z_image_control_places, z_image_con
 
 __all__ = [
     "ANIMA", "CHROMA", "CLIP_L", "ERNIE_IMAGE", "FLUX2_DEV", "FLUX2_KLEIN_4B", "FLUX2_KLEIN_9B",
-    "FLUX_DEV", "FLUX_SCHNELL", "FLUX_VAE", "GEMMA2_2B", "KREA2", "LUMINA2", "OPENCLIP_G",
-    "OPENCLIP_H", "OVIS_IMAGE", "QWEN25_7B", "QWEN25_VISION", "QWEN3_4B", "QWEN_IMAGE", "REDUX",
-    "SD15", "SD1_UNET", "SD2_UNET", "SD35_LARGE", "SD35_MEDIUM", "SD3_MEDIUM", "SD3_VAE",
-    "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL", "TAESD",
-    "TAESD3", "VEGA_UNET", "WAN_VAE", "Z_IMAGE", "AnimaConfig", "CausalVaeConfig", "ChromaConfig",
-    "ClipTextConfig", "ControlNetConfig", "ErnieImageConfig", "Flux2Config", "FluxConfig",
-    "FluxControlNetConfig", "Krea2Config", "LanguageConfig", "Lumina2Config", "MMDiTConfig",
-    "MMDiTControlNetConfig", "MobileNetV2Config", "ModelConfig", "OvisImageConfig",
-    "QwenImageConfig", "QwenImageControlNetConfig", "ReduxConfig", "RrdbConfig", "SrvggConfig",
-    "T5Config", "TaesdConfig", "UNetConfig", "VaeConfig", "VisionConfig", "ZImageConfig",
+    "FLUX_DEV", "FLUX_SCHNELL", "FLUX_VAE", "GEMMA2_2B", "KREA2", "LONGCAT_IMAGE", "LUMINA2",
+    "OPENCLIP_G", "OPENCLIP_H", "OVIS_IMAGE", "QWEN25_7B", "QWEN25_VISION", "QWEN3_4B",
+    "QWEN_IMAGE", "REDUX", "SD15", "SD1_UNET", "SD2_UNET", "SD35_LARGE", "SD35_MEDIUM",
+    "SD3_MEDIUM", "SD3_VAE", "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET",
+    "T5_XXL", "TAESD", "TAESD3", "VEGA_UNET", "WAN_VAE", "Z_IMAGE", "AnimaConfig",
+    "CausalVaeConfig", "ChromaConfig", "ClipTextConfig", "ControlNetConfig", "ErnieImageConfig",
+    "Flux2Config", "FluxConfig", "FluxControlNetConfig", "Krea2Config", "LanguageConfig",
+    "LongCatImageConfig", "Lumina2Config", "MMDiTConfig", "MMDiTControlNetConfig",
+    "MobileNetV2Config", "ModelConfig", "OvisImageConfig", "QwenImageConfig",
+    "QwenImageControlNetConfig", "ReduxConfig", "RrdbConfig", "SrvggConfig", "T5Config",
+    "TaesdConfig", "UNetConfig", "VaeConfig", "VisionConfig", "ZImageConfig",
     "ZImageControlNetConfig", "anima_graph", "anima_text_graph", "causal_decoder_graph",
     "causal_encoder_graph", "chroma_graph", "chroma_modulation_graph", "clip_text_graph",
     "controlnet_graph", "ernie_image_graph", "flux2_graph", "flux2_single_block_graph",

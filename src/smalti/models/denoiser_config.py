@@ -40,6 +40,9 @@ class DenoiserConfig(ABC):
     """Channels, rows and columns of the parts of a latent that have after guidance the norm that
     they have without it, 0 for all of them; empty where no part has."""
 
+    shrunk = False
+    """Whether guidance is only taken back so far that they have no more than that norm."""
+
     apart = False
     """Whether pictures that it reads as tokens have sizes of their own (see `sides`), not that of
     the picture that is made."""

@@ -58,10 +58,10 @@ def ernie_image_graph(config: ErnieImageConfig, batch: int, height: int, width: 
         with g.scope("time_embedding"):
             vec = linear(silu(linear(vec, "linear_1", size)), "linear_2", size)     # [n, c]
         shared = modulation(vec, "adaLN_modulation.1", 6)
-        img = linear(to_tokens(latent), "x_embedder.proj", size)                    # [n, i, c]
+        img = linear(to_tokens(latent), "x_embedder.proj", size) * STREAM_UNIT      # [n, i, c]
         if config.context_dim != size:
             txt = linear(txt, "text_proj", size, bias=False)
-        x = g.apply("concat", txt, img, axis=1) * STREAM_UNIT                       # [n, t, c]
+        x = g.apply("concat", txt * STREAM_UNIT, img, axis=1)                       # [n, t, c]
         angles = _doubled(joined_angles(*text_and_image_angles(mask, height, width, config)))
         hidden = hidden_scores(mask, height * width)
         for i in range(config.blocks):

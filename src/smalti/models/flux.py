@@ -234,10 +234,10 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
     """Tokens of the image and of the text [n, t, c], and the angles of all, text first.
 
     Text tokens, and those of `first` [n, k, c] before them, stand at 0 on all axes, or the i-th at
-    (0, i, i) where the model has them on the diagonal, image tokens at
-    (0, row, column), and those of the k-th of the `others`, which are latents, too, behind them at
-    (k, row, column). Raises InputError for a latent of odd size, or axes that do not make up a
-    head.
+    (0, i, i) where the model has them on the diagonal, image tokens at (0, row, column) from
+    `config.image_start` on, and those of the k-th of the `others`, which are latents, too, behind
+    them at (k, row, column). Raises InputError for a latent of odd size, or axes that do not make
+    up a head.
     """
     g = latent.graph
     for picture in (latent, *others):
@@ -253,7 +253,8 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
     grids = [tuple(side // PATCH for side in picture.shape[2:]) for picture in (latent, *others)]
     if config.diagonal:
         angles = [diagonal_angles(g, txt.shape[1], config.axes, config.rotary_base, still=1),
-                  grid_angles(g, grids[0], 0, config.axes, config.rotary_base)]
+                  grid_angles(g, (1, *grids[0]), 0, config.axes, config.rotary_base,
+                              starts=config.image_start)]
     else:
         angles = [grid_angles(g, grids[0], txt.shape[1], config.axes, config.rotary_base)]
     angles += [grid_angles(g, (1, *grid), 0, config.axes, config.rotary_base, starts=(k, 0, 0))

@@ -67,8 +67,29 @@ class OvisImageConfig(FluxConfig):
     diagonal = True
 
 
+@dataclass(frozen=True)
+class LongCatImageConfig(FluxConfig):
+    """LongCat-Image (Meituan 2025, arXiv:2512.07584): the blocks of Flux.1 without vectors of text
+    and guidance. The tokens of a text stand on the diagonal, and the image behind the longest of
+    them, with an index of its own."""
+
+    double_blocks: int = 10
+    single_blocks: int = 20
+    context_dim: int = 3584
+    pooled_dim: int = 0
+    guidance: bool = False
+
+    diagonal = True
+    image_start = (1, 512, 512)
+    normed = (0, 2, 2)
+    shrunk = True
+
+
 ERNIE_IMAGE = ErnieImageConfig(hidden_size=4096, heads=32, mlp_size=12288)
 """ERNIE-Image and ERNIE-Image-Turbo, 8.0 billion parameters."""
 
 OVIS_IMAGE = OvisImageConfig(hidden_size=3072, heads=24, mlp_size=12288)
 """Ovis-Image, 7.4 billion parameters."""
+
+LONGCAT_IMAGE = LongCatImageConfig(hidden_size=3072, heads=24, mlp_size=12288)
+"""LongCat-Image, 6.3 billion parameters."""

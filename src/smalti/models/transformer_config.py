@@ -118,6 +118,9 @@ class FluxConfig(TransformerConfig):
     diagonal = False
     """Whether the tokens of a text stand one behind the other, on rows and columns alike."""
 
+    image_start = (0, 0, 0)
+    """Where the first token of the image stands: index, row and column."""
+
     @property
     def inner_size(self) -> int:
         """Channels that the first layer of an MLP gives."""

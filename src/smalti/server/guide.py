@@ -57,6 +57,8 @@ ABOUT: Mapping[str, str] = {
     "ernie-image": "It makes pictures of about {size} pixels from whole sentences in English or "
                    "Chinese, long writing and posters included, and reads negative prompts. Turbo "
                    "models take 8 steps at guidance 1.",
+    "longcat-image": "It makes pictures of about {size} pixels from whole sentences in English or "
+                     "Chinese; what stands in quotes there it writes. It reads negative prompts.",
     "ovis-image": "It makes pictures of about {size} pixels from whole sentences in English or "
                   "Chinese, writing above all, and reads negative prompts.",
     "lumina2": "It makes pictures of about {size} pixels from whole sentences, or from tags where "

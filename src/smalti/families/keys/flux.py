@@ -93,6 +93,17 @@ _OVIS_OUTSIDE: Modules = {
 }
 _OVIS_NORM = "context_norm"
 
+LONGCAT_DIFFUSERS: Table = {
+    **layers({**_OVIS_OUTSIDE, "time_in.in_layer": "time_embed.timestep_embedder.linear_1",
+              "time_in.out_layer": "time_embed.timestep_embedder.linear_2", **_BLOCKS,
+              **_MODULATIONS}),
+    **{f"{ours}.scale": whole(f"{stored}.weight") for ours, stored in _NORMS.items()},
+    **{f"final_layer.adaLN_modulation.1.{kind}": swapped(f"norm_out.linear.{kind}")
+       for kind in ("weight", "bias")},
+}
+"""diffusers' `LongCatImageTransformer2DModel`; its authors' files in other layouts have the names
+of Flux.1."""
+
 OVIS_DIFFUSERS: Table = {
     **layers({**_OVIS_OUTSIDE, **_BLOCKS, **_MODULATIONS}),
     **{f"{ours}.scale": whole(f"{stored}.weight")

@@ -88,7 +88,7 @@ OVIS_IMAGE = ModelFamily(
     name="ovis-image",
     title="Ovis-Image",
     files=(FileKind("ovis-image", "an Ovis-Image checkpoint", _shows),),
-    before=("flux", "chroma"),
+    before=("flux", "chroma", "longcat-image"),
     texts=(Text(language.QWEN3, final_norm=True, template=TEMPLATE, dropped=TEMPLATE_TOKENS,
                 tokens=all_tokens(*[TEMPLATE_TOKENS + PROMPT_TOKENS] * 2), only_valid=True,
                 file="ovis_2.5.safetensors"),),
