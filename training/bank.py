@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from colour import shift_hue
 from composed import Composer, composed_words, drawn_items, forms, names_of
+from heldout import held_scenes
 from pictures import Pictures
 from presets import BACKGROUNDS, CLOSINGS, HUES, LATENT_SCALE, STYLE_WORDS
 from scene import Art, place
@@ -163,6 +164,11 @@ def listed_items(run, entries: list[Entry]) -> Iterator[Drawn]:
         yield picture, captions, entry.weight * scale
 
 
+def composer_of(run, entries: list[Entry]) -> Composer:
+    """What makes the scenes of a run."""
+    return Composer(Art(run.pictures(), entries, run.preset["px"]), entries)
+
+
 def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:
     """The scenes of a bank, each as often as the other. They are saved in parts, so that a run that
     is killed draws no part twice."""
@@ -173,7 +179,7 @@ def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:
         name, size = f"scenes{part:04d}.pt", min(SCENES_OF_PART, count - start)
         saved = run.load(name)
         if saved is None:
-            composer = composer or Composer(Art(run.pictures(), entries, preset["px"]), entries)
+            composer = composer or composer_of(run, entries)
             drawn = drawn_items(composer, size, seed * 10_007 + part, run.options.threads)
             saved = [(latent, captions) for latent, captions, _ in encoded(
                 ((picture, captions, weight) for picture, captions in drawn), encoder)]
@@ -206,10 +212,12 @@ def make_bank(run) -> dict:
         return encode(vae, images, run)
 
     like: dict[int, int] = {}
+    composing = False
     if run.options.concepts:
         entries = read_list(Path(run.options.concepts))
         items, texts = encoded(listed_items(run, entries), encoder), words_of(entries)
-        if run.preset["scenes"]:
+        composing = bool(run.preset["scenes"])
+        if composing:
             items = chain(items, composed_items(run, entries, encoder))
             texts += composed_words(entries)
             like = same_words(pictures, entries)
@@ -222,6 +230,8 @@ def make_bank(run) -> dict:
         vocabulary = sorted({*vocabulary, *run.start.tokens})
     bank = assemble(pictures, items, vocabulary, whiten=run.start is None)
     bank["like"] = like
+    if composing:
+        bank["held"] = held_scenes(composer_of(run, entries), pictures, bank, encoder)
     run.save("bank.pt", bank)
     for part in (run.out / "state").glob("scenes*.pt"):
         part.unlink()

@@ -95,6 +95,7 @@ class Item:
 
     scene: Scene
     captions: list[str]
+    kind: str
 
 
 class Composer:
@@ -128,7 +129,7 @@ class Composer:
                 scene = Scene(tuple(things), ground, style)
             if self.asked_for(scene) is None:
                 return Item(scene, [self._told(rng, scene, say, coloured)
-                                    for _ in range(CAPTIONS)])
+                                    for _ in range(CAPTIONS)], kind)
 
     def _told(self, rng: random.Random, scene: Scene, say: Say, coloured: bool) -> str:
         text = say(rng)

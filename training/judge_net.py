@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from judged import Judgement, Seen
+from models import multiplies_bfloat16
 from presets import BACKGROUNDS, HUES
 from scene import MANY, STYLES, Art, Scene, any_scene
 from torch import nn
@@ -163,13 +164,14 @@ def train(art: Art, steps: int, batch: int, seed: int, say) -> Judge:
     """A judge that has seen `steps` batches of scenes. `say(step, loss)` hears of each one."""
     torch.manual_seed(seed)
     rng, net = random.Random(seed), JudgeNet(len(art.labels))
+    half = multiplies_bfloat16(torch.device("cpu"))
     net = net.to(memory_format=torch.channels_last)
     adam = torch.optim.AdamW(net.parameters(), 2e-3, weight_decay=1e-2)
     rate = torch.optim.lr_scheduler.OneCycleLR(adam, 2e-3, steps, pct_start=0.1)
     for step in range(steps):
         scenes = [any_scene(rng, art) for _ in range(batch)]
         images = torch.stack([as_seen(art.drawn(each), rng) for each in scenes])
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
             value = loss(net, art, images.contiguous(memory_format=torch.channels_last), scenes)
         adam.zero_grad()
         value.backward()

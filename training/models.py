@@ -55,6 +55,12 @@ def make_text(preset: dict, words: int) -> torch.nn.Module:
         bos_token_id=min(1, words - 1), eos_token_id=words - 1, pad_token_id=words - 1))
 
 
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether a device has arithmetic in bfloat16: processors without it (AVX2, say) compute it in
+    float32 one by one, many times slower than float32 itself."""
+    return device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def signal_shares() -> torch.Tensor:
     """The share of the picture in the noisy picture, squared, at each of SD 1's 1000 steps."""
     roots = torch.linspace(0.00085 ** 0.5, 0.012 ** 0.5, TRAIN_STEPS, dtype=torch.float64)

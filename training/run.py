@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from layout import TOKEN_TABLE, from_single_file, preset_of, read_file, trained_tokens
-from models import decoding, make_text, make_unet, make_vae
+from models import decoding, make_text, make_unet, make_vae, multiplies_bfloat16
 from pictures import Pictures
 from presets import PRESETS
 
@@ -74,6 +74,9 @@ class Run:
         self.began, self._pictures = time.time(), None
         for folder in ("state", "samples"):
             (self.out / folder).mkdir(parents=True, exist_ok=True)
+        self.amp = options.amp
+        if self.amp == "auto":
+            self.amp = "bf16" if multiplies_bfloat16(self.device) else "none"
         torch.set_num_threads(options.threads)
         torch.manual_seed(options.seed)
         random.seed(options.seed)
@@ -95,7 +98,7 @@ class Run:
 
     def cast(self):
         """The context in which models compute."""
-        if self.options.amp == "none":
+        if self.amp == "none":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 

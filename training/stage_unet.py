@@ -7,6 +7,7 @@ import time
 
 import torch
 from batches import Batches
+from heldout import held_errors
 from models import RunningMean, signal_shares
 from presets import TRAIN_STEPS
 from run import StageClock
@@ -134,8 +135,11 @@ class UnetStage:
             done=done))
 
     def sheet(self) -> None:
-        """Draw the sheet of prompts with the mean weights."""
+        """Draw the sheet of prompts with the mean weights, and log what they have understood."""
         self.mean.swap()
         path = self.run.out / "samples" / f"unet_{self.step:06d}.png"
         sample(self.run, self.unet, self.text, self.bank, path)
+        if "held" in self.bank:
+            self.run.log(event="held", step=self.step, **held_errors(
+                self.run, self.unet, self.text, self.bank["held"]))
         self.mean.swap()

@@ -62,7 +62,8 @@ def parse() -> argparse.Namespace:
     add("--gamma", type=float, default=5.0, help="cap of the min-SNR weight")
     add("--cfg-drop", type=float, default=0.1, help="share of captions emptied")
     add("--kl", type=float, default=2e-4)
-    add("--amp", default="bf16", choices=["bf16", "none"])
+    add("--amp", default="auto", choices=["auto", "bf16", "none"],
+        help="auto: bf16 where the device multiplies it itself")
     add("--channels-last", type=int, default=1)
     add("--compile", action="store_true", help="slower on processor cores for these sizes")
     add("--styles")
