@@ -94,10 +94,23 @@ def test_few_work_groups_may_stage_deeper(name: str) -> None:
     """Where each only waits for its chunks; not where most rows of a matrix would be empty."""
     def deepest(rows: int) -> int:
         kernel = contraction(linear((rows,), 768, 320))
-        return max(s.tile_k for s in schedules(kernel, DEVICES[name], "f16") if s.matrix)
+        return max(s.tile_k for s in schedules(kernel, DEVICES[name], "f16")
+                   if s.matrix and not s.direct)
 
     assert deepest(77) >= deepest(8192) == deepest(4)
     assert deepest(77) > deepest(8192) or name == "arc_a770"  # which has no registers for it
+
+
+@pytest.mark.parametrize("name", ["arc_b580", "arc_a770"])
+def test_matrices_of_few_rows_or_one_chunk_may_be_read_where_they_are(name: str) -> None:
+    """A deep product of many rows stages its weight: each of its subgroups would read it again."""
+    def placed(graph: Graph) -> bool:
+        return any(s.matrix and s.direct
+                   for s in schedules(contraction(graph), DEVICES[name], "f16"))
+
+    assert placed(linear((2,), 1280, 1280)) and placed(Conv(4, 64, 64, 320).graph())
+    assert not placed(linear((4096,), 1280, 1280))
+    assert not placed(linear((2,), 1280, 1281))  # whose matrices reach behind the last column
 
 
 @pytest.mark.parametrize(("name", "ahead"), [("rx_9070_xt", True), ("rtx_4070", True),

@@ -109,7 +109,8 @@ def arithmetic(kernel: Kernel, schedule: GroupSchedule) -> Hashable:
     kind = type(schedule).__name__
     if isinstance(schedule, GroupContraction):
         shared = schedule.ways > 1 or schedule.split > 1
-        return (kind, schedule.dtype, schedule.weights, schedule.matrix, schedule.direct,
+        return (kind, schedule.dtype, schedule.weights, schedule.matrix,
+                schedule.direct and not schedule.matrix,
                 (schedule.ways, schedule.split, schedule.tile_k) if shared else ())
     if isinstance(schedule, GroupTotals):
         # statistics of groups in parts: `size / share` channels stand side by side

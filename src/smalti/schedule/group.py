@@ -497,10 +497,10 @@ class GroupContraction:
     invocations share each chunk of the depth, and `split` work-groups the whole of it.
 
     `ahead`: a chunk is loaded into registers while the one before is multiplied, and with two
-    `buffers` it also has shared memory of its own. `direct`: each invocation reads the weight where
-    it is, which pays where few pixels use it. `prepared`: a step in front writes the patch,
-    prologue applied. `weights` is the dtype that packed weights are held in; quantised ones are
-    widened as they are staged.
+    `buffers` it also has shared memory of its own. `direct`: each invocation, or subgroup, reads
+    the weight where it is, which pays where few pixels use it; matrices `ahead` before their
+    patch is staged. `prepared`: a step in front writes the patch, prologue applied. `weights` is
+    the dtype that packed weights are held in; quantised ones are widened as they are staged.
     """
 
     tile_m: int
@@ -537,11 +537,12 @@ class GroupContraction:
 
     def region(self, parts: int = 1) -> int:
         """Columns of sums of each part that a subgroup writes at a time: as many as fit where the
-        factors were, and divide its block."""
+        factors were, or `REGION` where only one of them was staged, and divide its block."""
         columns = self.shape[1]
         blocks = self.block_n // columns
         return columns * max(n for n in range(1, blocks + 1) if blocks % n == 0 and (
-            n == 1 or self._written_bytes(parts, n * columns) <= self._staged_bytes(parts)))
+            n == 1 or self._written_bytes(parts, n * columns) <= self._staged_bytes(parts)
+            or self.direct and n * columns <= REGION))
 
     def _staged_bytes(self, parts: int) -> int:
         """Bytes of both factors."""
@@ -558,7 +559,7 @@ class GroupContraction:
         """Bytes of shared memory, where a result is made of `parts` sums."""
         size, columns = self._staged_bytes(parts), parts * self.tile_n
         if self.matrix:
-            return max(size, self._written_bytes(parts, self.shape[1]))
+            return max(size, self._written_bytes(parts, self.region(parts)))
         return size + 4 * (self.ways - 1) * self.tile_m * columns
 
     def check(self, limits: GroupLimits) -> None:
@@ -595,8 +596,9 @@ class GroupContraction:
         if self.block_m % rows or self.block_n % columns or self.tile_k % depth:
             raise IllegalSchedule(f"matrices {self.matrix} do not divide blocks of {self.block_m} "
                                   f"x {self.block_n} and chunks of {self.tile_k}")
-        if self.ways > 1 or self.direct:
-            raise IllegalSchedule("matrices are read from shared memory, and not shared by ways")
+        if self.ways > 1 or self.direct and (self.buffers > 1 or self.weights != self.dtype):
+            raise IllegalSchedule("matrices are not shared by ways, and read in place only where "
+                                  f"weights are held as {self.dtype}, without a second buffer")
         sizes = limits.subgroup_min, limits.subgroup_max
         if not sizes[0] <= self.subgroup <= sizes[1] or not (
                 limits.subgroup_choice or sizes == (self.subgroup, self.subgroup)):
@@ -606,8 +608,8 @@ class GroupContraction:
 
 PRODUCTS = ("f32", "f16", "bf16")
 """What factors of products are."""
-MATRIX_PAD = 4
-"""f32 between rows of sums that matrices are written to."""
+REGION, MATRIX_PAD = 32, 4
+"""Columns that a subgroup writes at a time where there is room, and f32 between rows of sums."""
 
 GroupSchedule = (GroupMap | GroupTransposition | GroupReduction | GroupMoments | GroupDepthwise
                  | GroupContraction | GroupAttention | GroupMatrixAttention)

@@ -209,12 +209,18 @@ class GroupWork:
         factors = word * depth * (s.block_m + across) / s.subgroup
         early = word * ((s.tile_k - depth) * s.block_m + RIGHT_EARLY * (
             s.tile_k * columns - depth * across)) / s.subgroup
+        right = 0.0
+        if s.direct and s.ahead:  # those of the whole chunk, also while its patch is staged
+            right = word * s.tile_k * columns / s.subgroup
+            factors = right + word * depth * s.block_m / s.subgroup
+            early = word * (s.tile_k - depth) * s.block_m / s.subgroup
         waiting, places = self._waiting(s), self._places(s)
         if s.tile_k >= self.depth:  # no sums while it is staged, and nothing for a turn to come
             return (KeptWords(own, factors, uniform=UNIFORM),
-                    KeptWords(values=waiting, places=places, uniform=UNIFORM))
-        return (KeptWords(own, factors, s.ahead * waiting, places, UNIFORM, early=early),
-                KeptWords(own, 0.0, waiting, places, UNIFORM))
+                    KeptWords(0.0, right, waiting, places, UNIFORM))
+        ahead = s.ahead and not s.direct
+        return (KeptWords(own, factors, ahead * waiting, places, UNIFORM, early=early),
+                KeptWords(own, right, waiting, places, UNIFORM))
 
     def _plain(self, s: GroupContraction) -> bool:
         """Whether nothing is done to the patch as it is staged."""
@@ -253,13 +259,13 @@ class GroupWork:
         weight."""
         patch, weight = self._spots(s)
         return (patch * s.invocations - s.tile_m * (s.tile_k // self.lanes),
-                weight * s.invocations - s.tile_n * self.parts * (s.tile_k // WIDE))
+                weight and weight * s.invocations - s.tile_n * self.parts * (s.tile_k // WIDE))
 
     def _spots(self, s: GroupContraction) -> tuple[int, int]:
         """Vectors that an invocation brings of the patch, and of 8 halves of the weight."""
         size, columns = s.invocations, s.tile_n * self.parts
         return (-(-s.tile_m * (s.tile_k // self.lanes) // size),
-                -(-columns * (s.tile_k // WIDE) // size))
+                0 if s.direct else -(-columns * (s.tile_k // WIDE) // size))
 
     def _uneven(self, s: GroupContraction) -> tuple[bool, bool]:
         """Whether an invocation has another row of the patch and another place along the depth in
@@ -280,13 +286,14 @@ class GroupWork:
         factors += 1 / (s.block_n * self.parts)
         size, weight = STORED_BYTES[s.dtype], ELEMENT_BYTES[s.weights]
         shared = products * factors * size / rates.shared
-        if s.matrix:  # reading, and bringing
-            shared = shared * rates.copies + s.tile_k * (s.tile_m + columns) * size / rates.shared
-        if s.direct:
+        if s.matrix:  # reading, and bringing; a cache in front of what is not brought is as wide
+            brought = s.tile_m + (0 if s.direct else columns)
+            shared = shared * rates.copies + s.tile_k * brought * size / rates.shared
+        elif s.direct:
             shared = s.tile_m * s.tile_k * columns / 4 * size / rates.shared
         cached = s.tile_k * (s.tile_m * size + columns * weight) / rates.cache
         if s.matrix:
-            issued = rates.made * self._issued(s) + rates.read * self._matrices(s)
+            issued = rates.made * self._issued(s) + rates.read * self._read(s)
             staged = issued * s.invocations / rates.factors
             arithmetic = products / rates.matrix
             work = (max(arithmetic + staged, shared, cached) if rates.exclusive else
@@ -304,13 +311,16 @@ class GroupWork:
         work += BARRIER * (3 - s.buffers)
         work *= 1 + max(0.0, self.held(s) - SURE * self.registers) / SPILL
         few = max(1.0, FULL / s.invocations)
-        latency = CHUNK_LATENCY_AHEAD if s.ahead or s.matrix else CHUNK_LATENCY
+        hidden = (s.ahead and not (s.matrix and s.direct)) or s.matrix and s.shape[0] == 8
+        latency = CHUNK_LATENCY_AHEAD if hidden else CHUNK_LATENCY
         return work, latency + work * few
 
-    def _matrices(self, s: GroupContraction) -> float:
-        """Matrices that a subgroup reads for a chunk, as many as take as long to read as words."""
+    def _read(self, s: GroupContraction) -> float:
+        """Matrices that a subgroup reads for a chunk, as many as take as long to read as words: of
+        those that are read where the weight is, drivers merge the words."""
         rows, columns, depth = s.shape
-        right = LINE_READ if self.by_columns and s.subgroup == columns else 1.0
+        lines = s.direct or self.by_columns and s.subgroup == columns
+        right = LINE_READ if lines else 1.0
         return (s.block_m / rows + right * s.block_n * self.parts / columns) * s.tile_k / depth
 
     def _issued(self, s: GroupContraction) -> float:

@@ -25,9 +25,21 @@ SUMS_SHARE = 1 / 4
 """Share of the registers of an invocation that sums of matrices take at most. The rest is for
 factors, of which compilers load many ahead of the products, for the next chunk and for places: with
 half as sums, the compilers of AMD and Intel spill."""
+SUMS_SHARE_SHORT = 1 / 2
+"""The same of a product of one chunk: there is none after it to load, and nobody keeps places."""
 SHORT = 64
 """Depth of a product, at most, that is staged whole: once, with the addresses of a loop of several
 chunks but without the loop, which drivers would write out anyway."""
+DEEPER = (1, 2, 4)
+"""How many times as deep as others chunks are whose right matrices are read where they are: each of
+them waits for its weights."""
+PLACED_ACROSS = 2
+"""Right matrices across a block of these, at least: to read a left one costs as much as a product,
+which others have to share. By the listings of Intel's compiler two are bound at 83 % of the matrix
+unit's rate where one was at 45 %."""
+PLACED_ROWS = 256
+"""Rows, at most, of products of several chunks whose right matrices are also tried where they are:
+a weight is then used by few subgroups of the device, and none of a work-group shares it."""
 INVOCATIONS = (32, 256)
 """Invocations of a work-group, at least and at most: a subgroup, and what every device runs."""
 SUMS_MAX = 64
@@ -51,7 +63,7 @@ def schedules(kernel: Kernel, limits: GroupLimits, precision: str = "f32"
     weights = weights_dtype(kernel, precision)
     shape, work = best_matrix(limits, precision), GroupWork.of(kernel, limits)
     found = [] if shape is None or e.c % 2 else [  # factors are staged in words of two halves
-        s for s in _matrices(e, shape, weights, limits, work) if can_run(s, limits)]
+        s for s in _matrices(e, shape, weights, limits, work, bound) if can_run(s, limits)]
     if not found:
         halves = precision == "f16" and limits.f16
         found = [s for dtype in ("f32", "f16")[:1 + halves] for s in _tiles(e, dtype, weights)]
@@ -123,17 +135,21 @@ def _direct(e: Extents, weights: str) -> Iterator[GroupContraction]:
 
 
 def _matrices(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
-              work: GroupWork) -> Iterator[GroupContraction]:
+              work: GroupWork, bound: bool) -> Iterator[GroupContraction]:
     """Blocks of sums of a subgroup, some of them down and some across a tile: any number, as 320
     channels are no power of two. Chunks are as deep as registers have room for, and deeper ones are
     tried where work-groups are so few that each only waits for its chunks.
 
     On Intel's units, which have matrices of 8 rows, chunks are not loaded ahead: registers of all
-    invocations of a subgroup are one file there, and addresses of factors fill it."""
-    subgroup, sums = matrix_subgroup(shape, limits), limits.registers * SUMS_SHARE
+    invocations of a subgroup are one file there, and addresses of factors fill it. So a weight is
+    not staged there that no two subgroups of a work-group share, where it can be read in place."""
+    subgroup = matrix_subgroup(shape, limits)
+    sums = limits.registers * (SUMS_SHARE_SHORT if work.depth <= SHORT else SUMS_SHARE)
     chunks = tuple(dict.fromkeys((max(32, shape.depth), shape.depth)))
     if work.depth <= SHORT:
         chunks = (-(-work.depth // shape.depth) * shape.depth,)
+    placed = bound and weights == shape.factors and (
+        work.depth <= SHORT or work.rows <= PLACED_ROWS)
     for block_m, block_n in product(MATRIX_BLOCKS, MATRIX_BLOCKS):
         if block_m % shape.rows or block_n % shape.columns or (
                 block_m * block_n * e.parts > sums * subgroup):
@@ -146,6 +162,14 @@ def _matrices(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
                 down * block_m, across * block_n, tile_k, block_m, block_n, pad=8,
                 dtype=shape.factors, weights=weights, ahead=shape.rows != 8, matrix=shape.text,
                 subgroup=subgroup) for tile_k in chunks]
+            if placed and (down == 1 or work.depth <= SHORT) and (
+                    work.columns % (across * block_n) == 0):
+                if block_n >= PLACED_ACROSS * shape.columns:
+                    placing = [replace(found[0], direct=True, tile_k=n * found[0].tile_k)
+                               for n in DEEPER if n * found[0].tile_k < 2 * work.depth]
+                    yield from [s for s in placing if work.held(s) <= SURE * limits.registers]
+                if down == 1 and not found[0].ahead:
+                    continue
             fitting = [s for s in found if work.held(s) <= SURE * limits.registers]
             yield fitting[0] if fitting else found[-1]
             deeper = replace(found[0], tile_k=2 * found[0].tile_k)
@@ -157,14 +181,14 @@ def _matrices(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
 def _split(s: GroupContraction, e: Extents) -> Iterator[GroupContraction]:
     chunks = -(-e.r * e.s * e.c // s.tile_k)
     for split in SPLITS:
-        if chunks >= 4 * split and chunks % split == 0 and not s.direct:
+        if chunks >= 4 * split and chunks % split == 0 and (s.matrix or not s.direct):
             yield replace(s, split=split)
 
 
 def _prepared(s: GroupContraction, kernel: Kernel,
               limits: GroupLimits) -> Iterator[GroupContraction]:
     patch = kernel.stages[0]
-    if s.direct or isinstance(patch.value, Load):
+    if s.direct and not s.matrix or isinstance(patch.value, Load):
         return
     size = math.prod(n for _, n in patch.axes) * ELEMENT_BYTES[s.dtype]
     if size <= limits.buffer_range:

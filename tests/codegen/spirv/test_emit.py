@@ -204,6 +204,21 @@ def test_matrices_across_vectors_are_refused() -> None:
         emit(b.finish((1, 1, 1)), RICH)
 
 
+@pytest.mark.parametrize(("at", "stride", "seen"), [(16, 16, "2"), (16, 24, "3"), (16, 20, "20"),
+                                                    (20, 16, "16")])
+def test_matrices_of_a_weight_are_read_in_whole_vectors(at: int, stride: int, seen: str) -> None:
+    """Halves whose lines begin at multiples of 16 bytes are seen as four words each."""
+    b = Builder("placed", 64, 32)
+    w = b.binding("w", "f16", 1024, "read", 8)
+    kind = Matrix("b", 16, 16, "f16")
+    right = b.let(b.matrix(w, b.subgroup * at, stride, kind, by_columns=True))
+    array = b.shared("array", "f16", 512, 4)
+    b.store_matrix(array, b.subgroup * 256, 16, right)
+    text = listing(emit(b.finish((1, 1, 1)), RICH))
+    (load,) = lines(text, "= CooperativeMatrixLoadKHR")
+    assert load.split(", ")[2] == seen
+
+
 def test_bytes_are_not_stored() -> None:
     b = Builder("bytes", 1)
     b.store(b.binding("y", "u8", 4, "write"), 0, Number(1.0, F32))

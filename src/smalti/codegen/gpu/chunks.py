@@ -2,7 +2,8 @@
 
     not ahead      a chunk is staged, then multiplied
     ahead          the next chunk is loaded into registers while one is multiplied, and staged when
-                   that is done; with two buffers while it is
+                   that is done; with two buffers while it is. Right matrices that are read where
+                   they are wait in registers for the patch of their own chunk only
 
 What is loaded ahead is staged in the same turn, and the products of the last chunk are behind the
 loop. If registers went from one turn to the next, compilers would copy them, and move the loads to
@@ -49,7 +50,7 @@ class Chunks:
 
     def run(self, start: Expr, stop: Expr) -> None:
         """Add up the products of all chunks from `start` on, below `stop`."""
-        if not self.schedule.ahead:
+        if not self.schedule.ahead or self.schedule.matrix and self.schedule.direct:
             self._each(start, stop)
         elif self.schedule.buffers == 2:
             self._two_buffers(start, stop)

@@ -26,17 +26,15 @@ from dataclasses import replace
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.chunks import Chunks
 from smalti.codegen.gpu.expressions import Values, bind_for, unravel, work_groups
-from smalti.codegen.gpu.factors import (
-    Area,
-    ComputedColumns,
-    ComputedWeight,
-    Factor,
-    PackedColumns,
-    PackedWeight,
-    Patch,
-)
+from smalti.codegen.gpu.factors import Area, ComputedColumns, Factor, Patch
 from smalti.codegen.gpu.form import Binding, Expr, GroupProgram, op, select
 from smalti.codegen.gpu.lowered import GroupSteps
+from smalti.codegen.gpu.packed import (
+    ComputedWeight,
+    PackedColumns,
+    PackedWeight,
+    PlacedColumns,
+)
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
 from smalti.codegen.gpu.results import (
     Corner,
@@ -125,7 +123,8 @@ class _Contraction:
         row = b.let(b.group[1] * s.tile_m)
         column = b.let(b.group[0] * s.tile_n)
         sums = (Matrices if s.matrix else Registers)(b, product, s, self.results.by_rows)
-        self._chunks(b, bindings, row, column, outer, (start, stop), sums)
+        of_weight = b.let(column + sums.column) if s.matrix and s.direct else column
+        self._chunks(b, bindings, row, of_weight, outer, (start, stop), sums)
         corner = Corner(b, row, column)
         tile = s.tile_m, s.tile_n
         writer = (PartWriter(b, product, bindings[WORKSPACE], which, tile) if s.split > 1 else
@@ -168,6 +167,8 @@ class _Contraction:
         s, product = self.s, self.product
         if self.bound:
             factor: type[Factor]
+            if s.matrix and s.direct:
+                return PlacedColumns(b, product, s, bindings, column)
             if s.weights in FORMATS:
                 factor = QuantisedColumns if s.matrix else QuantisedWeight
             else:
@@ -183,7 +184,8 @@ class _Contraction:
         if s.matrix:
             own = s.tile_m * line // 2, parts * s.tile_n * line // 2
             tile = b.shared("tile", "u32", s.shared_bytes(parts) // 4, VECTOR)
-            return Area(tile, line), Area(tile, line, s.buffers * own[0]), own
+            right = None if s.direct else Area(tile, line, s.buffers * own[0])
+            return Area(tile, line), right, own
         other = parts * s.tile_n + s.pad
         own = s.tile_m * line, s.tile_k * other
         a = Area(b.shared("a", s.dtype, s.buffers * own[0], VECTOR), line)

@@ -22,7 +22,6 @@ from smalti.codegen.gpu.expressions import Values, both, together, wanders
 from smalti.codegen.gpu.form import (
     Binding,
     Expr,
-    Number,
     Shared,
     number,
     op,
@@ -32,7 +31,7 @@ from smalti.codegen.gpu.form import (
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
 from smalti.codegen.gpu.spots import Spot, clamped, spots
 from smalti.codegen.gpu.types import VectorType, vector_type
-from smalti.codegen.gpu.weights import VECTOR, WIDE, padded
+from smalti.codegen.gpu.weights import VECTOR, WIDE
 from smalti.graph.operation import HALVES
 from smalti.kernel.form import Expr as KernelExpr
 from smalti.kernel.form import Index, Load, loads
@@ -439,157 +438,3 @@ class ComputedColumns(Lines):
 
     def step(self, at: Place) -> Place:
         return at
-
-
-def packed_columns(b: Builder, product: Product, schedule: GroupContraction, first: Expr,
-                   spots: Sequence[Spot], lanes: int = 1) -> dict[Expr, Expr]:
-    """Where the columns of spots are in a line of the packed weight, by `inner`: that counts
-    vectors of `lanes`, of all parts of a tile whose columns begin with `first`."""
-    each, part = schedule.tile_n // lanes, padded(product.columns)
-    found = {}
-    for inner in dict.fromkeys(spot.inner for spot in spots):
-        number = inner % each if product.parts > 1 else inner
-        column = clamped(b, b.let(first + number * lanes), schedule.tile_n, part, lanes)
-        found[inner] = b.let(column + inner // each * part if product.parts > 1 else column)
-    return found
-
-
-class PackedColumns(Factor):
-    """The right factor of the matrix unit, packed when it was bound: blocks of the depth of
-    columns from `first` on."""
-
-    def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
-                 bindings: Mapping[str, Binding], first: Expr, area: Area) -> None:
-        super().__init__(b, product, schedule, bindings, area)
-        self.binding = bindings["weight"]
-        self.line = product.parts * padded(product.columns) * WIDE
-        self.spots = spots(b, schedule.invocations, schedule.tile_k // WIDE,
-                           product.parts * schedule.tile_n,
-                           "inner" if schedule.pad == WIDE else "")
-        columns = packed_columns(b, product, schedule, first, self.spots)
-        self.bases = {spot: self._base(spot.outer, columns[spot.inner]) for spot in self.spots}
-
-    def _base(self, block: Expr, column: Expr) -> tuple[Expr, int]:
-        """Where a column of a block begins: a number that others share, and a constant."""
-        at, by = column * WIDE, 0
-        if isinstance(block, Number):
-            by = int(block.value) * self.line
-        else:
-            at = block * self.line + at
-        return self.b.let(at), by
-
-    def fetch(self, chunk: Expr) -> list[Fetched]:
-        b = self.b
-        start = b.let(chunk * (self.schedule.tile_k // WIDE * self.line))
-        halves = self.binding.dtype in HALVES
-        found = []
-        for spot, (base, by) in self.bases.items():
-            at = b.let(base + start) + by
-            pieces = (WORDS,) if halves else (0, VECTOR)
-            found.append(Fetched({
-                (WEIGHT, n): b.let(b.load(self.binding, at + max(n, 0), VECTOR, where=spot.where,
-                                          scalar="u32" if halves else "f32"))
-                for n in pieces}, None))
-        return found
-
-    def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
-        dtype = self.binding.dtype
-        for spot, each in zip(self.spots, fetched):
-            parts = list(each.values.values())
-            if dtype in HALVES and dtype != self.schedule.dtype:
-                parts = self.widened(parts[0], dtype)
-            block, line = spot.place
-            self.store(spot, buffer, line, block, WIDE, parts)
-
-
-class PackedWeight(Factor):
-    """The right factor, packed when it was bound: columns from `first` on.
-
-    Where it is read in place, it is so `deep` lines at a time.
-    """
-
-    def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
-                 bindings: Mapping[str, Binding], first: Expr, area: Area | None) -> None:
-        super().__init__(b, product, schedule, bindings, area)
-        self.first, self.binding = first, bindings["weight"]
-        self.part = padded(product.columns)
-        self.line = product.parts * self.part
-        self.lanes = self.deep = VECTOR
-        self.spots = [] if area is None else spots(
-            b, schedule.invocations, schedule.tile_k, product.parts * schedule.tile_n // VECTOR)
-        columns = packed_columns(b, product, schedule, first, self.spots, VECTOR)
-        self.bases = [b.let(spot.outer * self.line + columns[spot.inner]) for spot in self.spots]
-
-    def column(self, part: int, column: Expr) -> Expr:
-        """Where a vector of columns of the tile is in a line of the packed weight."""
-        at = clamped(self.b, self.b.let(self.first + column), self.schedule.tile_n, self.part,
-                     VECTOR)
-        return at + part * self.part
-
-    def lines(self, chunk: Expr, k: Expr, columns: Mapping[tuple[int, int], Expr]
-              ) -> list[dict[tuple[int, int], Expr]]:
-        """Vectors that begin at `columns` of the `deep` lines from number `k` of a chunk on, read
-        where they are."""
-        b, first = self.b, self.b.let(chunk * self.schedule.tile_k + k)
-        return [{key: b.let(b.load(self.binding, (first + n) * self.line + column, VECTOR,
-                                   scalar=self._scalar).to("f32"))
-                 for key, column in columns.items()} for n in range(self.deep)]
-
-    @property
-    def _scalar(self) -> str | None:
-        return self.held if self.held == self.binding.dtype else None
-
-    def fetch(self, chunk: Expr) -> list[Fetched]:
-        b = self.b
-        start = b.let(chunk * (self.schedule.tile_k * self.line))
-        return [Fetched({(WEIGHT, 0): b.let(b.load(self.binding, base + start, VECTOR,
-                                                   where=spot.where, scalar=self._scalar))}, None)
-                for spot, base in zip(self.spots, self.bases)]
-
-    def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
-        for spot, each in zip(self.spots, fetched):
-            self.store(spot, buffer, spot.outer, spot.inner, self.lanes, [each.values[WEIGHT, 0]])
-
-
-class ComputedWeight(PackedWeight):
-    """The right factor where it is a value like others, read through its strides."""
-
-    def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
-                 bindings: Mapping[str, Binding], first: Expr, outer: Place, area: Area) -> None:
-        Factor.__init__(self, b, product, schedule, bindings, area)
-        self.outer, e = outer, product.extents
-        _, self.read = loads(product.kernel.stages[1].value)
-        self.found = access(product.kernel, self.read)
-        self.lanes = vector_lanes(e.o)
-        each, depth = schedule.tile_n // self.lanes, schedule.tile_k
-        if self.found.stride("o") != 1 and self.found.stride("c") == 1:
-            turned = spots(b, schedule.invocations, product.parts * each, depth)
-            self.spots = [spot.turned() for spot in turned]
-        else:
-            self.spots = spots(b, schedule.invocations, depth, product.parts * each)
-        self.origins, self.walks = [], []
-        for spot in self.spots:
-            column = b.let(first + spot.inner % each * self.lanes)
-            column = clamped(b, column, schedule.tile_n, e.o, self.lanes)
-            part = spot.inner // each * e.o if product.parts > 1 else ZERO
-            origin = {**outer, "o": b.let(column + part)}
-            self.origins.append(origin)
-            self.walks.append(Walk.begin(b, self.found, origin))
-
-    def fetch(self, chunk: Expr) -> list[Fetched]:
-        b, product, tile = self.b, self.product, self.schedule.tile_k
-        steps: dict[Expr, tuple[dict, dict]] = {}
-        found = []
-        for spot, origin, walk in zip(self.spots, self.origins, self.walks):
-            if spot.outer not in steps:
-                k = spot.outer
-                if product.depth % tile:
-                    k = b.let(op("min", chunk * tile + k, product.depth - 1) - chunk * tile)
-                steps[spot.outer] = product.within(b, chunk, tile, k), {}
-            step, known = steps[spot.outer]
-            values = Values(b, product.kernel, self.bindings, {**origin, **step}, "o", self.lanes,
-                            where=spot.where, places=walk.place(b, step, known))
-            held = self.held if self.held == self.found.dtype else None
-            raw = values.load(self.found, held)
-            found.append(Fetched({(WEIGHT, 0): b.let(raw if held else raw.to("f32"))}, None))
-        return found

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 from smalti.codegen.gpu.builder import Builder
-from smalti.codegen.gpu.factors import Area, Factor, PackedWeight
+from smalti.codegen.gpu.factors import Area, Factor
 from smalti.codegen.gpu.form import Expr, Shared, op, spread
+from smalti.codegen.gpu.packed import PackedWeight, PlacedColumns
 from smalti.codegen.gpu.product import ZERO, Product
 from smalti.codegen.gpu.results import Moved
 from smalti.codegen.gpu.types import Matrix, VectorType
@@ -143,17 +144,32 @@ class Matrices:
         rows, columns, depth = s.shape
         self.tile, words = a.shared, a.stride // 2
         first_a = b.let(self.row * words + (at_a + a.at))
-        first_b = b.let(self.column * words + (at_b + weight.area.at))
+        right_of = self._right(weight, chunk, words, at_b)
         for k in range(0, s.tile_k // 2, depth // 2):
             left = [b.let(b.matrix(self.tile, first_a + (k + i * rows * words), words, self.a))
                     for i in range(s.block_m // rows)]
             for part in range(self.product.parts):
                 for j in range(s.block_n // columns):
-                    at = first_b + (k + (part * s.tile_n + j * columns) * words)
-                    right = b.let(b.matrix(self.tile, at, words, self.right, by_columns=True))
+                    right = right_of(k, part, j)
                     for i, value in enumerate(left):
                         total = self.sums[part, i, j]
                         b.set(total, op("matrix_multiply_add", value, right, total))
+
+    def _right(self, weight: Factor, chunk: Expr, words: int, at_b: Expr
+               ) -> Callable[[int, int, int], Expr]:
+        """What gives the right matrix of a part, so many words deep in a chunk and so many matrices
+        across the block: from shared memory, or from where the weight is."""
+        b, s = self.b, self.s
+        _, columns, _ = s.shape
+        if isinstance(weight, PlacedColumns):
+            return lambda k, part, j: weight.matrix(chunk, 2 * k, part, j * columns)
+        first = b.let(self.column * words + (at_b + weight.area.at))
+
+        def staged(k: int, part: int, j: int) -> Expr:
+            at = first + (k + (part * s.tile_n + j * columns) * words)
+            return b.let(b.matrix(self.tile, at, words, self.right, by_columns=True))
+
+        return staged
 
     def finish(self, write: Write) -> None:
         """Write the sums, a region of a row of matrices of each subgroup at a time."""

@@ -13,15 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from smalti.codegen.gpu.builder import Builder
-from smalti.codegen.gpu.factors import (
-    WEIGHT,
-    Area,
-    Factor,
-    Fetched,
-    PackedWeight,
-    packed_columns,
-)
+from smalti.codegen.gpu.factors import WEIGHT, Area, Factor, Fetched
 from smalti.codegen.gpu.form import Binding, Expr, op, select, vector
+from smalti.codegen.gpu.packed import PackedWeight, packed_columns
 from smalti.codegen.gpu.product import ZERO, Product
 from smalti.codegen.gpu.quantised import SHIFT, WIDENED, PackedGroups
 from smalti.codegen.gpu.spots import spots

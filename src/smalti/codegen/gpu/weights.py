@@ -5,7 +5,8 @@
 
 o is padded to vectors of 4, and the depth to whole chunks, with zeros. The matrix unit takes both
 factors along the depth: 8 halves of it are 16 bytes, which an invocation reads at once, and next to
-them those of the next column. Quantised ones: `quantised.py`.
+them those of the next column. Where matrices are read where they are, blocks are as deep as these:
+then a matrix lies in one piece. Quantised ones: `quantised.py`.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ def packed_weight(work: Product, schedule: GroupContraction) -> Packed | PackedG
     """How the weight of a contraction is laid out under a schedule."""
     if schedule.weights in FORMATS:
         return packed_groups(work, schedule)
-    e, chunk = work.extents, schedule.tile_k
+    e, chunk, block = work.extents, schedule.tile_k, 1
+    if schedule.matrix:
+        block = schedule.shape[2] if schedule.direct else WIDE
     return Packed("weight", schedule.weights, e.parts, e.o, e.c, e.r * e.s,
-                  -(-work.depth // chunk) * chunk, padded(e.o), WIDE if schedule.matrix else 1)
+                  -(-work.depth // chunk) * chunk, padded(e.o), block)
 
 
 def packed_groups(work: Product, schedule: GroupContraction) -> PackedGroups:

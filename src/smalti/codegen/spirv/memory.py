@@ -134,7 +134,14 @@ class SpirvMemory:
             pointer = a.op("AccessChain", a.pointer("Workgroup", a.type(element)),
                            self._variables[name], at)
             return pointer, stride // element.lanes
-        seen = VectorType(self._bindings[name][0].dtype)
+        binding, _ = self._bindings[name]
+        lanes = binding.lanes
+        if binding.dtype in HALVES and lanes * BYTES[binding.dtype] == 16 and (
+                stride % lanes == 0 and index.vectors(lanes)[0]):
+            # drivers read as much at once as they see that an address is a multiple of
+            return self._pointer(name, self._place(name, index, lanes),
+                                 VectorType("u32", 4)), stride // lanes
+        seen = VectorType(binding.dtype)
         return self._pointer(name, self._place(name, index, 1), seen), stride
 
     def widened(self, words: int, dtype: str, type: VectorType) -> int:

@@ -318,33 +318,39 @@ def of_subgroups(name: str, limits: GroupLimits) -> list[Made]:
 
 def products(shape: MatrixShape, limits: GroupLimits) -> list[Made]:
     """Products in the matrix unit by one subgroup, whose factors and sums lie in shared memory, by
-    rows and by columns."""
+    rows and by columns; and whose second factor is read where it was bound."""
     if shape not in limits.matrices:
         return []
-    return [product(shape, limits, by_columns) for by_columns in (False, True)]
+    return [product(shape, limits, *way) for way in ((False,), (True,), (True, True))]
 
 
-def product(shape: MatrixShape, limits: GroupLimits, by_columns: bool) -> Made:
-    """The same, with the second factor and the result `by_columns` or by rows."""
+def product(shape: MatrixShape, limits: GroupLimits, by_columns: bool,
+            placed: bool = False) -> Made:
+    """The same, with the second factor and the result `by_columns` or by rows; that factor stays
+    where it was bound where it is `placed`, which is by columns."""
     size = matrix_subgroup(shape, limits)
     b, kind = Builder("matrices", size, size), shape.factors
     rows, columns, depth = shape.rows, shape.columns, shape.depth
     x = b.binding("x", kind, TILES * rows * depth, "read")
-    y = b.binding("y", kind, TILES * depth * columns, "read")
+    y = b.binding("y", kind, TILES * depth * columns, "read", 8 if placed else 1)
     out = b.binding("out", "f32", rows * columns, "write")
     line = depth + ROW_PAD
     a = b.shared("a", kind, TILES * rows * line, 4)
-    across = (depth if by_columns else columns) + ROW_PAD
-    w = b.shared("w", kind, TILES * (columns if by_columns else depth) * across, 4)
+    lines, across = (columns, depth) if by_columns else (depth, columns)
+    across += 0 if placed else ROW_PAD
+    w = y if placed else b.shared("w", kind, TILES * lines * across, 4)
     wide = (rows if by_columns else columns) + ROW_PAD
     held = b.shared("held", "f32", (columns if by_columns else rows) * wide, 4)
     staged(b, x, a, TILES * rows, depth, line)
-    staged(b, y, w, TILES * (columns if by_columns else depth), across - ROW_PAD, across)
+    if not placed:
+        staged(b, y, w, TILES * lines, across - ROW_PAD, across)
     b.barrier()
+    # no constant, so that it is read as where a program works it out; of the only subgroup 0
+    first = b.let(b.subgroup * (TILES * lines * across)) if placed else number(0, U32)
     total = b.variable(number(0.0, Matrix("sum", rows, columns, "f32")), "total")
     for tile in range(TILES):
         left = b.let(b.matrix(a, tile * rows * line, line, Matrix("a", rows, depth, kind)))
-        right = b.let(b.matrix(w, tile * (columns if by_columns else depth) * across, across,
+        right = b.let(b.matrix(w, first + tile * lines * across, across,
                                Matrix("b", depth, columns, kind), by_columns))
         b.set(total, op("matrix_multiply_add", left, right, total))
     b.store_matrix(held, 0, wide, total, by_columns)
