@@ -33,8 +33,10 @@ from smalti.benchmark.turns import in_fresh_process
 from smalti.compiler.options import ALL_ROUNDED
 from smalti.compiler.targets import TARGETS
 from smalti.diffusion import rounding
+from smalti.diffusion.influence import influence
 from smalti.fuse.support import WORDS
 from smalti.graph.quantised import FORMATS, quantised
+from smalti.rewrite.rounding import candidates
 from smalti.runtime import Program, compile_graph
 from smalti.runtime.cpu.adapter import best_level
 
@@ -68,12 +70,15 @@ def imprecise(name: str, target: str | None, error: float) -> dict[str, str]:
     instead."""
     case, level = CASES[name], TARGETS[target or best_level() or "avx2"]
     graph, read = case.graph(), case.read()
+    chosen, known = candidates(graph, level.multiplies_bytes), influence(graph)
     taps = rounding.tapped(graph)
     plain = compile_graph(graph, threads=1, target=target)
     plain.bind(read)
-    return rounding.too_imprecise(taps, plain.run(case.inputs()), read, lambda name: None,
+    outputs = plain.run(case.inputs())
+    reached = known.of(outputs) if level.pairs_of_bytes else rounding.NOTHING
+    return rounding.too_imprecise(taps, outputs, read, lambda name: None,
                                   paired=level.pairs_of_bytes, words=WORDS in level.functions,
-                                  error_max=error)
+                                  error_max=error, reached=reached, chosen=chosen)
 
 
 def off(found: list[np.ndarray], truth: list[np.ndarray]) -> float:

@@ -9,7 +9,17 @@ import pytest
 
 from smalti import checkpoint
 from smalti.diffusion import rounding, submodels
-from smalti.diffusion.rounding import ERROR_MAX, ROWS_MAX, error, noise, tapped, too_imprecise
+from smalti.diffusion.influence import influence
+from smalti.diffusion.rounding import (
+    ERROR_MAX,
+    ROWS_MAX,
+    LayerChoice,
+    error,
+    noise,
+    tapped,
+    too_imprecise,
+    within,
+)
 from smalti.diffusion.submodels import Submodels
 from smalti.graph import Graph, evaluate
 from smalti.nn import linear
@@ -95,6 +105,43 @@ def test_the_error_is_that_of_both_factors() -> None:
     assert error(np.zeros((4, 8), np.float32), np.ones((8, 3), np.float32)) == 0
 
 
+def branches(scale: float) -> Graph:
+    """y = x W1 + scale (x W2), beside x itself."""
+    g = Graph("branches")
+    x = g.apply("tanh", g.input("latent", (40, 64)))
+    first, second = (g.apply("mat_mul", x, g.parameter(name, (64, 64))) for name in ("a", "b"))
+    g.output("y", g.apply("concat", first + second * scale, x, axis=1))
+    return g
+
+
+def test_an_error_reaches_the_result_as_its_share() -> None:
+    """Compared with errors that are made."""
+    scale = 0.25
+    graph = branches(scale)
+    first, second = (node.output for node in graph.nodes if node.operation.name == "mat_mul")
+    known, weights = influence(graph), numbers(graph)
+    outputs = evaluate(graph, noise(graph, 500.0), weights)
+    reached, plain = known.of(outputs), branches(scale)
+    rng = np.random.default_rng(5)
+    for name, value in (("a", first), ("b", second)):
+        off = 1 + 0.01 * rng.standard_normal(weights[name].shape).astype(np.float32)
+        found = evaluate(plain, noise(plain, 500.0), {**weights, name: weights[name] * off})["y"]
+        made = np.linalg.norm(found - outputs["y"]) / np.linalg.norm(outputs["y"])
+        assert np.isclose(made, 0.01 * np.sqrt(reached[value]), rtol=0.1)
+
+
+def test_layers_have_what_saves_most_time_within_an_error() -> None:
+    choices = [LayerChoice(name, flops, {"u8": square, "i16": square / 100, "f32": 0.0})
+               for name, flops, square in (
+                   ("cheap", 1, 1e-4), ("dear", 9, 1e-4), ("good", 9, 1e-6))]
+    choices.append(LayerChoice("no words", 1, {"u8": 1e-6, "f32": 0.0}))
+    for error_max, wanted in ((0.02, {}), (0.0102, {"cheap": "i16"}),
+                              (0.003, {"cheap": "i16", "dear": "i16"}),
+                              (0.0, dict.fromkeys(("cheap", "dear", "good", "no words"), "f32"))):
+        assert within(choices, error_max, {}) == wanted
+    assert within(choices, 0.02, {"good": "f32"}) == {"good": "f32"}
+
+
 @pytest.mark.filterwarnings("ignore:this CPU is neither")
 def test_measured_once_for_a_checkpoint(model_path: Path, tmp_path: Path,
                                         monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,3 +167,29 @@ def test_measured_once_for_a_checkpoint(model_path: Path, tmp_path: Path,
     assert (asked[-1]["precision"], asked[-1]["kept"]) == ("int8", kept)
     again.compiled("vae", again.graph("vae", (4, 4)))
     assert asked[-1]["precision"] in ("f32", "bf16") and not asked[-1]["kept"]
+
+
+@pytest.mark.sweep
+@pytest.mark.filterwarnings("ignore:this CPU is neither")
+def test_all_layers_together_are_within_an_error(model_path: Path, tmp_path: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pairs of products are added in 16 bits; of a time step nothing is rounded in any case.
+    With less error asked for, no layer has fewer bits."""
+    monkeypatch.setattr(submodels, "compile_graph", lambda graph, **options: OfPairs(graph))
+    monkeypatch.setattr(rounding, "SIDE", 4)
+    monkeypatch.setattr(rounding, "ERROR_MAX", 1.0)
+    monkeypatch.setattr("smalti.rewrite.rounding.CHANNELS_MIN", 1)
+    found = []
+    for number, most in enumerate((1.0, 0.01, 0.0)):
+        monkeypatch.setattr(rounding, "STEP_ERROR_MAX", most)
+        monkeypatch.setenv("SMALTI_CACHE", str(tmp_path / str(number)))
+        found.append(Submodels(checkpoint.load(model_path), "int8", threads=1).kept("unet"))
+    assert not found[0] and "i16" in found[1].values()
+    assert set(found[1]) < set(found[2]) and set(found[2].values()) == {"f32"}
+    assert not any("time_embed" in name or "emb_layers" in name for name in found[2])
+
+
+class OfPairs(ReferenceProgram):
+    """The reference, as if it were a CPU without VNNI."""
+
+    targets = ("avx2",)

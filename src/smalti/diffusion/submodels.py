@@ -23,6 +23,7 @@ from smalti.checkpoint.tensors import held_as
 from smalti.compiler.options import ROUNDED
 from smalti.compiler.targets import TARGETS
 from smalti.diffusion import rounding
+from smalti.diffusion.influence import influence
 from smalti.diffusion.placement import PartDevices
 from smalti.diffusion.residents import (
     UNCHANGED,
@@ -37,6 +38,7 @@ from smalti.families.parts import ModelPart, parts
 from smalti.fuse.support import WORDS
 from smalti.graph import Graph
 from smalti.graph.quantised import FORMATS, of_eight_bits
+from smalti.rewrite.rounding import candidates
 from smalti.runtime import Program, cache, compile_graph
 from smalti.runtime.choice import described, of_wide_range
 from smalti.runtime.supervisor import Account, Supervisor
@@ -271,7 +273,9 @@ class Submodels:
         graph = plain.graph(part, shape)
         time = (rounding.TIME_OF_EDM if self.checkpoint.config.prediction.startswith("edm")
                 else rounding.TIME)
-        inputs, taps = rounding.noise(graph, time), rounding.tapped(graph)
+        chosen = candidates(graph, rows_min=rounding.ROWS_MIN)
+        known, inputs = influence(graph), rounding.noise(graph, time)
+        taps = rounding.tapped(graph)
         if MODULATION in graph.inputs:
             made = rounding.noise(plain.graph(MODULATION, (1,)), time)
             (inputs[MODULATION],) = plain.run(MODULATION, (1,), **made).values()
@@ -292,8 +296,10 @@ class Submodels:
         targets = [TARGETS[name] for name in program.targets]
         paired = any(target.pairs_of_bytes for target in targets)
         words = any(WORDS in target.functions for target in targets)
-        return rounding.too_imprecise(taps, outputs, plain.weights.floats, plain.weights.drop,
-                                      codes, paired, words)
+        reached = known.of(outputs) if paired else rounding.NOTHING
+        return rounding.too_imprecise(
+            taps, outputs, plain.weights.floats, plain.weights.drop, codes, paired, words,
+            reached=reached, chosen=chosen)
 
     def precision_of(self, part: str) -> str:
         """The precision of a part: values of an autoencoder, of T5 and of language models do not

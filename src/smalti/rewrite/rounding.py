@@ -74,9 +74,11 @@ VIEWS = ("reshape", "transpose", "slice", "expand", "cast", "concat", "gather")
 """Operations that make no other numbers."""
 
 
-def candidates(graph: Graph, windows: bool = False) -> tuple[str, ...]:
+def candidates(graph: Graph, windows: bool = False,
+               rows_min: int = ROWS_MIN) -> tuple[str, ...]:
     """The names of the weights whose layers may be computed in integers, in the order of layers;
-    with `windows` also those of convolutions of 3 x 3.
+    with `windows` also those of convolutions of 3 x 3. Layers have at least `rows_min` rows, fewer
+    where the graph is one of a smaller picture than will be made.
 
     >>> g = Graph()
     >>> x = g.input("x", (1, 64, 96))
@@ -93,7 +95,7 @@ def candidates(graph: Graph, windows: bool = False) -> tuple[str, ...]:
             continue
         name = weight_name(node)
         if name is not None:
-            fits = _fits(node) and (windows or not windowed(node))
+            fits = _fits(node, rows_min) and (windows or not windowed(node))
             found[name] = found.get(name, True) and node not in last and fits
     return tuple(name for name, fits in found.items() if fits)
 
@@ -106,7 +108,7 @@ def weight_name(node: Node) -> str | None:
     return weight.name if weight.kind == "parameter" else None
 
 
-def _fits(node: Node) -> bool:
+def _fits(node: Node, rows_min: int = ROWS_MIN) -> bool:
     """True if the layer has the shape for it, and does not read an input."""
     (x, weight, *_), shape = node.inputs, node.output.shape
     images = node.operation.name == "conv"
@@ -119,7 +121,7 @@ def _fits(node: Node) -> bool:
     rows = math.prod(shape) // width
     while x.node is not None and x.node.operation.name in VIEWS:
         x = x.node.inputs[0]
-    return rows >= ROWS_MIN and min(depth, width) >= CHANNELS_MIN and x.node is not None
+    return rows >= rows_min and min(depth, width) >= CHANNELS_MIN and x.node is not None
 
 
 def byte_steps(node: Node) -> Steps:
