@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import emulated
 import numpy as np
 import pytest
 from examples import ALL, PART
@@ -41,9 +42,10 @@ def sweeps(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis takes the profile that the command line names
 def pytest_configure(config: pytest.Config) -> None:
-    """The sweep draws all examples."""
+    """The sweep draws all examples; modules of tests read the levels that are emulated."""
     if sweeps(config):
         settings.load_profile("sweep")
+    emulated.asked[:] = filter(None, config.option.emulated.split(","))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
@@ -61,9 +63,11 @@ def pytest_xdist_setupnodes(specs: list[object]) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The one switch that writes expected texts anew; see tests/programs/test_programs.py."""
+    """What is written or run in another way than usual."""
     parser.addoption("--update-programs", action="store_true",
                      help="write the expected texts of tests/programs as they are now")
+    parser.addoption("--emulated", default="", metavar="LEVEL,...",
+                     help="levels that kernels are tried on by qemu: tests/material/emulated.py")
 
 
 def pytest_report_header() -> list[str]:

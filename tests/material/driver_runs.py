@@ -1,5 +1,5 @@
 """Runs of a driver, of any architecture: many launches of few tiles, by threads that wait for each
-other at each."""
+other at each; and what kernels of such tests do that others do not."""
 
 from __future__ import annotations
 
@@ -9,13 +9,40 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from smalti.codegen.cpu.assembler import Code
+from smalti.codegen.cpu.assembler import Assembler, Code
 from smalti.codegen.cpu.block import joined
 from smalti.codegen.cpu.layout import CONTEXT, LAUNCH, aligned
+from smalti.codegen.cpu.operands import Address, Register
+from smalti.runtime.cpu.adapter import cpu
+from smalti.runtime.cpu.architecture import architecture
 from smalti.runtime.cpu.executable import Executable
 
 TILES = 3
 """Tiles of each launch."""
+
+
+def add_at_once(asm: Assembler, place: Register, amount: Register) -> None:
+    """[place] += amount, whatever other threads add there meanwhile; `amount` is overwritten."""
+    if architecture() == "x86":
+        asm.op("exchange_add", Address(place), amount)
+    elif "atomics" in cpu().features:
+        asm.emit("ldaddal.x", amount, amount, place)
+    else:
+        again, value, failed = asm.label(), asm.immediate(0), asm.immediate(0)
+        asm.place(again)
+        asm.emit("ldaxr.x", value, place)
+        asm.emit("add.x", value, value, amount)
+        asm.emit("stlxr.x", failed, value, place)
+        asm.emit("cbnz.w", failed, target=again)
+        asm.op("mov", amount, place)  # both, and no other, had to stay where they are until here
+
+
+def rest(asm: Assembler) -> None:
+    """Let some time pass."""
+    if architecture() == "x86":
+        asm.op("pause")
+    else:
+        asm.emit("isb")
 
 
 def check_run(codes: Sequence[Code], launches: int, threads: int, spins: int) -> np.ndarray:

@@ -6,6 +6,8 @@ emulated CPU (`.ci/arm64`) takes half a minute to start.
     run("neon_dot", (step,), [pointer, ...], scratch, [memory, ...])   # memory: arrays of bytes
 
 `QEMU_CPU` chooses the CPU: cortex-a76, neoverse-v1, ...; default: the least that has the level.
+With `pytest --emulated neon,neon_dot` all tests of kernels use these levels instead of this CPU's:
+those that run regions or steps by `native_regions.py`, but not those that run programs.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ from smalti.codegen.cpu.lowered import KernelStep
 
 CPUS = {"neon": "cortex-a57", "neon_dot": "cortex-a76", "neon_bf16": "max"}
 """The least CPU of qemu that has a level; "max" has everything that qemu knows."""
-EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
-"""What Debian's packages qemu-user-static and qemu-user call it."""
+asked: list[str] = []
+"""The levels that `--emulated` names."""
+EMULATORS = ("qemu-aarch64", "qemu-aarch64-static")
+"""What Debian's packages qemu-user and qemu-user-static call it."""
 BASE = 1 << 36
 """Where the program lies, which is neither where qemu nor where this process keeps anything."""
 PAGE = 4096
@@ -46,13 +50,21 @@ def emulator() -> str | None:
     return next((found for name in EMULATORS if (found := which(name))), None)
 
 
+def spans(steps: Sequence[KernelStep], entries: Sequence[int],
+          parts: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """What is called: the entry of each step, its first tile, and the one behind its last. Of the
+    last step tiles from the first to the second number of each of `parts`, where there are some."""
+    found = [(entry, 0, step.tiles) for step, entry in zip(steps, entries, strict=True)]
+    return [*found[:-1], *((entries[-1], *part) for part in parts)] if parts else found
+
+
 def run(level: str, steps: Sequence[KernelStep], pointers: Sequence[int], scratch: int,
-        memory: Sequence[np.ndarray]) -> None:
-    """Call every tile of every step, made for `level`, with `pointers` to places in `memory`, which
-    changes."""
+        memory: Sequence[np.ndarray], parts: Sequence[tuple[int, int]] = ()) -> None:
+    """Call every tile of every step, made for `level`, or what `spans` says, with `pointers` to
+    places in `memory`, which changes."""
     tool = emulator()
     assert tool is not None, "no emulator: install qemu-user"
-    image = _program(steps, pointers, scratch, memory)
+    image = _program(steps, pointers, scratch, memory, parts)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel"
         path.write_bytes(image)
@@ -67,11 +79,12 @@ def run(level: str, steps: Sequence[KernelStep], pointers: Sequence[int], scratc
 
 
 def _program(steps: Sequence[KernelStep], pointers: Sequence[int], scratch: int,
-             memory: Sequence[np.ndarray]) -> bytes:
+             memory: Sequence[np.ndarray], parts: Sequence[tuple[int, int]]) -> bytes:
     """The ELF file: its headers, calls, kernels, pointers, and memory, whose parts lie as far from
     a page's beginning as they do here."""
     code, entries = joined([step.code for step in steps])
-    calls = sum(step.tiles for step in steps)
+    called = spans(steps, entries, parts)
+    calls = sum(end - first for _, first, end in called)
     code_at = _aligned(ENTRY + 4 * (20 * calls + 16 * len(memory) + 8))
     table_at = _aligned(code_at + len(code))
     end, places = _aligned(table_at + 8 * len(pointers)), []
@@ -88,8 +101,8 @@ def _program(steps: Sequence[KernelStep], pointers: Sequence[int], scratch: int,
         return 0
 
     words: list[int] = []
-    for step, entry in zip(steps, entries, strict=True):
-        for tile in range(step.tiles):
+    for entry, first, end_tile in called:
+        for tile in range(first, end_tile):
             words += _set({0: BASE + table_at, 1: tile, 2: there(scratch), 3: 0,
                            ENTRY_REGISTER: BASE + code_at + entry})
             words.append(word("blr", ENTRY_REGISTER))
@@ -101,12 +114,12 @@ def _program(steps: Sequence[KernelStep], pointers: Sequence[int], scratch: int,
     segment = struct.pack("<IIQQQQQQ", LOADED, ANY_ACCESS, 0, BASE, BASE, end, end, PAGE)
     header = struct.pack("<16sHHIQQQIHHHHHH", ELF, EXECUTABLE, AARCH64, 1, BASE + ENTRY, 64, 0, 0,
                          64, len(segment), 1, 0, 0, 0)
-    parts = [(0, header + segment), (ENTRY, struct.pack(f"<{len(words)}I", *words)),
-             (code_at, code),
-             (table_at, struct.pack(f"<{len(pointers)}Q", *map(there, pointers))),
-             *((place, array.tobytes()) for array, place in zip(memory, places, strict=True))]
-    for place, part in parts:
-        image[place:place + len(part)] = np.frombuffer(part, np.uint8)
+    pieces = [(0, header + segment), (ENTRY, struct.pack(f"<{len(words)}I", *words)),
+              (code_at, code),
+              (table_at, struct.pack(f"<{len(pointers)}Q", *map(there, pointers))),
+              *((place, array.tobytes()) for array, place in zip(memory, places, strict=True))]
+    for place, piece in pieces:
+        image[place:place + len(piece)] = np.frombuffer(piece, np.uint8)
     return image.tobytes()
 
 

@@ -1,5 +1,5 @@
 """Runs the partition of a graph kernel by kernel on this CPU, in memory that shows stray accesses.
-Kernels of AArch64 run emulated elsewhere (`emulated.py`).
+Kernels for levels that it does not have run emulated (`emulated.py`).
 
 Every storage starts as NaN and lies between two margins; a kernel that reads what nobody wrote
 gives NaN, one that writes outside its storage is named by `StrayWrite`.
@@ -39,8 +39,10 @@ from smalti.schedule.arithmetic import arithmetic
 
 Arrays = dict[str, np.ndarray]
 Pick = Callable[[Kernel, Limits, str], Schedule]
-INTEGER_LEVELS = [name for name in available_levels() if level(name).integers]
-LEVELS = [name for name in available_levels() if not name.endswith(("_vnni", "_dot"))]
+TRIED = emulated.asked or available_levels()
+"""The levels that kernels are tried on."""
+INTEGER_LEVELS = [name for name in TRIED if level(name).integers]
+LEVELS = [name for name in TRIED if not name.endswith(("_vnni", "_dot"))]
 """Levels whose names end so differ from another one in products of integers only."""
 EACH_LEVEL = pytest.mark.parametrize("name", [
     pytest.param(name, marks=() if name == LEVELS[-1] else pytest.mark.sweep) for name in LEVELS])
@@ -73,16 +75,27 @@ class Block:
             raise StrayWrite(f"{what} wrote outside its memory")
 
 
-def run_steps(steps: tuple[KernelStep, ...], pointers: list[int], scratch: int = 0,
-              parts: Sequence[tuple[int, int]] = ()) -> None:
-    """Call every tile of every step, in order, in this thread; of the last one only tiles from the
-    first to the second number of each of `parts`, where they are given."""
+def run_steps(name: str, steps: Sequence[KernelStep], arrays: Sequence[np.ndarray],
+              scratch: np.ndarray | None = None) -> None:
+    """Call every tile of every step, made for the level `name`, with pointers to `arrays`."""
+    used = [*arrays] if scratch is None else [*arrays, scratch]
+    whole = [each if each.base is None else each.base for each in used]
+    memory = {id(each): each.reshape(-1).view(np.uint8) for each in whole}
+    called(name, steps, [each.ctypes.data for each in arrays],
+           0 if scratch is None else scratch.ctypes.data, list(memory.values()))
+
+
+def called(name: str, steps: Sequence[KernelStep], pointers: Sequence[int], scratch: int,
+           memory: Sequence[np.ndarray], parts: Sequence[tuple[int, int]] = ()) -> None:
+    """Call what `emulated.spans` says of steps, in order, in this thread, with pointers to places
+    in `memory`; emulated where this CPU lacks the level `name`."""
+    if name not in available_levels():
+        emulated.run(name, steps, pointers, scratch, memory, parts)
+        return
     block, places = joined([step.code for step in steps])
     code = Executable(block)
     held = np.array(pointers, np.uint64)
-    launches = [(place, 0, step.tiles) for step, place in zip(steps, places, strict=True)]
-    if parts:
-        launches[-1:] = [(places[-1], first, end) for first, end in parts]
+    launches = emulated.spans(steps, places, parts)
     counters = np.array([first for _, first, _ in launches], np.uint64)
     table = aligned(len(launches), LAUNCH)
     for number, (place, _, end) in enumerate(launches):
@@ -148,7 +161,7 @@ class PieceRunner:
         self.bits(view)[...] = bits.astype(np.uint16)
 
     def run(self, region: Region, parts: Sequence[tuple[int, int]] = ()) -> None:
-        """Choose, lower, pack and run one region, or some tiles of it (see `run_steps`)."""
+        """Choose, lower, pack and run one region, or some tiles of it (see `emulated.spans`)."""
         schedule = self.pick(region.kernel, self.bounds, self.precision)
         self.schedules.append(schedule)
         low = lower(region.kernel, schedule, self.level)
@@ -173,14 +186,9 @@ class PieceRunner:
 
     def call(self, steps: tuple[KernelStep, ...], pointers: list[int], used: Sequence[Block],
              scratch: int = 0, parts: Sequence[tuple[int, int]] = ()) -> None:
-        """Call every tile of every step as `run_steps` does, on pointers into the blocks `used`;
-        emulated where this CPU lacks the level."""
-        if self.level.name in available_levels():
-            run_steps(steps, pointers, scratch, parts)
-            return
-        assert not parts, parts
+        """Call steps as `called` does, on pointers into the blocks `used`."""
         memory = {id(block): block.whole for block in used}
-        emulated.run(self.level.name, steps, pointers, scratch, list(memory.values()))
+        called(self.level.name, steps, pointers, scratch, list(memory.values()), parts)
 
 
 def bytes_before(view: View) -> int:

@@ -333,7 +333,7 @@ def packed_by_code(stored: np.ndarray, order: list[int], p: WeightPanels,
     held.bytes[:stored.nbytes] = stored.reshape(-1).view(np.uint8)
     strides = tuple(stored.strides[i] // stored.itemsize for i in np.argsort(order))
     step = lower_packing(p, strides, level(name), source)
-    run_steps((step,), [held.address, target.address])
+    run_steps(name, (step,), [held.bytes, target.bytes])
     target.check("packing")
     return target.bytes
 

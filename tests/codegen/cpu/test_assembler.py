@@ -27,7 +27,7 @@ def on_memory(values: np.ndarray, name: str, body) -> np.ndarray:
     asm.op("mov", memory, Address(table))
     body(asm, memory)
     held = np.array(values)
-    run_steps((KernelStep(asm.finish(), 1),), [held.ctypes.data])
+    run_steps(name, (KernelStep(asm.finish(), 1),), [held])
     return held
 
 

@@ -35,7 +35,7 @@ def run(name: str, emit, source: np.ndarray, bytes_out: int) -> np.ndarray:
     emit(asm, *pointers)
     held, target = Block(source.nbytes), Block(bytes_out)
     held.bytes[:] = source.view(np.uint8)
-    run_steps((KernelStep(asm.finish(), 1),), [held.address, target.address])
+    run_steps(name, (KernelStep(asm.finish(), 1),), [held.bytes, target.bytes])
     target.check("elements")
     return target.bytes
 

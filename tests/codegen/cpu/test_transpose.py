@@ -24,5 +24,5 @@ def test_rows_become_columns(name: str) -> None:
         asm.store(Address(target, 4 * lanes * i), column)
     x = np.arange(lanes * lanes, dtype=np.float32).reshape(lanes, lanes)
     y = np.zeros_like(x)
-    run_steps((KernelStep(asm.finish(), 1),), [x.ctypes.data, y.ctypes.data])
+    run_steps(name, (KernelStep(asm.finish(), 1),), [x, y])
     np.testing.assert_array_equal(y, x.T)

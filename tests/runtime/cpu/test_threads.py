@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+from driver_runs import add_at_once, rest
 from slow_threads import LAUNCHES, SPEEDS, left_by_rule
 
 from smalti.codegen.cpu.assembler import Code
@@ -19,27 +20,29 @@ from smalti.codegen.cpu.block import joined
 from smalti.codegen.cpu.layout import LAUNCH, LEFT_BITS, NO_BARRIER, aligned
 from smalti.codegen.cpu.operands import Address
 from smalti.codegen.levels import level
-from smalti.codegen.x86.driver import driver
+from smalti.runtime.cpu.adapter import available_levels
 from smalti.runtime.cpu.executable import Executable
-from smalti.runtime.cpu.threads import Workers, context, workers
+from smalti.runtime.cpu.threads import Workers, context, driver_entry, workers
+
+LEVEL = level(available_levels()[0])
 
 
 def count_calls() -> Code:
     """f(pointers, tile): *pointers[0] += 1; pointers[1][tile] += 1."""
-    asm = level("avx2").assembler("count_calls")
+    asm = LEVEL.assembler("count_calls")
     pointers, tile = asm.argument(), asm.argument()
     total, each, one = asm.general(), asm.general(), asm.immediate(1)
     asm.op("mov", total, Address(pointers))
     asm.op("mov", each, Address(pointers, 8))
-    asm.op("exchange_add", Address(total), one)
+    add_at_once(asm, total, one)
     asm.set(one, 1)
-    asm.op("exchange_add", Address(each, 0, tile, 8), one)
+    add_at_once(asm, asm.offset(each, tile, 8), one)
     return asm.finish()
 
 
 def check_order() -> Code:
     """f(pointers, tile): pointers[1][tile] += *pointers[0], without a lock."""
-    asm = level("avx2").assembler("check_order")
+    asm = LEVEL.assembler("check_order")
     pointers, tile = asm.argument(), asm.argument()
     source, target, value = asm.general(), asm.general(), asm.general()
     asm.op("mov", source, Address(pointers))
@@ -52,7 +55,7 @@ def check_order() -> Code:
 
 def clobber() -> Code:
     """f(pointers, tile, scratch, thread): notes its arguments, then overwrites every register."""
-    asm = level("avx2").assembler("clobber")
+    asm = LEVEL.assembler("clobber")
     pointers, tile, scratch, thread = (asm.argument() for _ in range(4))
     place, waste = asm.general(), asm.general()
     asm.op("mov", place, Address(pointers))
@@ -68,47 +71,47 @@ def clobber() -> Code:
 
 def spin_for(rounds: int) -> Code:
     """f(pointers, tile): *pointers[0] += 1, after some time."""
-    asm = level("avx2").assembler("spin_for")
+    asm = LEVEL.assembler("spin_for")
     pointers = asm.argument()
     with asm.loop(rounds):
-        asm.op("pause")
+        rest(asm)
     total, one = asm.general(), asm.immediate(1)
     asm.op("mov", total, Address(pointers))
-    asm.op("exchange_add", Address(total), one)
+    add_at_once(asm, total, one)
     return asm.finish()
 
 
 def beside_others(taken: int) -> Code:
     """f(pointers, tile): pointers[1][tile] += 1, and other threads take so many tiles meanwhile."""
-    asm = level("avx2").assembler("beside_others")
+    asm = LEVEL.assembler("beside_others")
     pointers, tile = asm.argument(), asm.argument()
     counter, each, count = asm.general(), asm.general(), asm.immediate(taken)
     asm.op("mov", counter, Address(pointers))
     asm.op("mov", each, Address(pointers, 8))
-    asm.op("exchange_add", Address(counter), count)
+    add_at_once(asm, counter, count)
     asm.set(count, 1)
-    asm.op("exchange_add", Address(each, 0, tile, 8), count)
+    add_at_once(asm, asm.offset(each, tile, 8), count)
     return asm.finish()
 
 
 def slow_first() -> Code:
     """f(pointers, tile, scratch, thread): pointers[1][tile] += 1; *pointers[0] += 1 for thread 0,
     after much more time than other threads take."""
-    asm = level("avx2").assembler("slow_first")
+    asm = LEVEL.assembler("slow_first")
     pointers, tile, _, thread = (asm.argument() for _ in range(4))
     total, each, one, fast = asm.general(), asm.general(), asm.immediate(1), asm.label()
     asm.op("mov", each, Address(pointers, 8))
-    asm.op("exchange_add", Address(each, 0, tile, 8), one)
+    add_at_once(asm, asm.offset(each, tile, 8), one)
     asm.op("compare_immediate", thread, 0)
     asm.jump("not_equal", fast)
     with asm.loop(20_000):
-        asm.op("pause")
+        rest(asm)
     asm.op("mov", total, Address(pointers))
     asm.set(one, 1)
-    asm.op("exchange_add", Address(total), one)
+    add_at_once(asm, total, one)
     asm.place(fast)
     with asm.loop(100):
-        asm.op("pause")
+        rest(asm)
     return asm.finish()
 
 
@@ -116,16 +119,15 @@ class Bench:
     """A launch table over the functions above, and the memory that it points to."""
 
     def __init__(self, function: Code, launches: int, tiles: int, threads: int) -> None:
-        block, places = joined([driver(sys.platform), function])
+        block, (place,) = joined([function])
         self.executable = Executable(block)
-        self.driver = self.executable.address + places[0]
         self.total = np.zeros(1, np.uint64)
         self.each = np.zeros(tiles, np.uint64)
         self.pointers = np.array([self.total.ctypes.data, self.each.ctypes.data], np.uint64)
         self.counters = np.zeros(launches, np.uint64)
         self.scratch = np.zeros((threads, 8), np.uint64)
         self.table = aligned(launches, LAUNCH)
-        self.table["function"] = self.executable.address + places[1]
+        self.table["function"] = self.executable.address + place
         self.table["pointers"] = self.pointers.ctypes.data
         self.table["tiles"] = tiles
         self.table["counter"] = self.counters.ctypes.data + 8 * np.arange(launches)
@@ -135,7 +137,7 @@ class Bench:
     def run(self, pool: Workers, brief: bool = False) -> None:
         """One run from fresh counters."""
         self.counters[:] = 0
-        pool.run(self.driver, self.state.ctypes.data, self, brief)
+        pool.run(driver_entry(), self.state.ctypes.data, self, brief)
 
 
 @pytest.mark.parametrize("brief", [False, True])
@@ -357,7 +359,7 @@ def left_at(threads: int, taken: int, tiles: int, before: int = 0) -> list[int]:
     bench.table["pointers"] = pointers.ctypes.data + 16 * np.arange(launches)
     bench.table["flags"] = NO_BARRIER
     bench.counters[:] = before << LEFT_BITS
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)(bench.driver)(
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)(driver_entry())(
         bench.state.ctypes.data, 1)
     return [int(counter) % 2**LEFT_BITS for counter in bench.counters]
 
