@@ -75,7 +75,7 @@ def test_what_is_no_decoder_is_refused(path: Path, model_path: Path, tmp_path: P
          weights_of(taesd_encoder_graph(CONFIG, 1, 2, 2)).items()}, encoder)
     with pytest.raises(InputError, match="holds no decoder of a tiny autoencoder"):
         Preview.load(encoder)
-    with pytest.raises(CheckpointError, match="no upscaler that is known"):
+    with pytest.raises(CheckpointError, match="a Stable Diffusion 1.x checkpoint; expected"):
         Preview.load(model_path)
     with pytest.raises(InputError, match=r"latents of 4 channels; these are f32\[1, 16, 2, 2\]"):
         Preview.load(path)(np.zeros((1, 16, 2, 2), np.float32))

@@ -25,7 +25,7 @@ REFUSED = [
     ("mat_mul_integer", [S3, (4, 5), (1,), (1,)], {}, "mat_mul_integer of f32[2, 3, 4] with"),
     ("mat_mul_integer", [("u8", 3, 4), ("i8", 4, 5), ("i8",), ("i8",)], {}, "zero point i8[]"),
     ("mat_mul_integer", [("u8", 3, 4), ("i8", 3, 5), ("u8",), ("i8",)], {}, "[..., m, k] and"),
-    ("mat_mul_rounded", [S3, (4, 5), ("f32",)], {}, "u8 or i8, f32 and one zero point"),
+    ("mat_mul_rounded", [S3, (4, 5), ("f32",)], {}, "u8, i8 or i16, f32 and one zero point"),
     ("mat_mul_rounded", [("u8", 3, 4), (4, 5), ("u8", 1)], {}, "zero point u8[1]"),
     ("mat_mul_rounded", [("u8", 3, 4), (2, 4, 5), ("u8",)], {}, "one matrix is expected"),
     ("conv_rounded", [("u8", *S4), (2, 3, 3, 3), ("u8",)], {}, "3 expected"),

@@ -22,8 +22,8 @@ class FinishedPicture:
     width: int
     height: int
 
-    def save(self, stream: IO[bytes], kind: str) -> None:
-        """Write the file."""
+    def save(self, stream: IO[bytes], kind: str, **packing: Any) -> None:
+        """Write the file, which is packed already."""
         stream.write(self.content)
 
 
