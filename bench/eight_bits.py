@@ -34,7 +34,6 @@ from smalti.compiler.options import ALL_ROUNDED
 from smalti.compiler.targets import TARGETS
 from smalti.diffusion import rounding
 from smalti.diffusion.influence import influence
-from smalti.fuse.support import WORDS
 from smalti.graph.quantised import FORMATS, quantised
 from smalti.rewrite.rounding import candidates
 from smalti.runtime import Program, compile_graph
@@ -77,7 +76,7 @@ def imprecise(name: str, target: str | None, error: float) -> dict[str, str]:
     outputs = plain.run(case.inputs())
     reached = known.of(outputs) if level.pairs_of_bytes else rounding.NOTHING
     return rounding.too_imprecise(taps, outputs, read, lambda name: None,
-                                  paired=level.pairs_of_bytes, words=WORDS in level.functions,
+                                  paired=level.pairs_of_bytes, words=rounding.words_help(level),
                                   error_max=error, reached=reached, chosen=chosen)
 
 

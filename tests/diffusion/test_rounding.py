@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from smalti import checkpoint
+from smalti.compiler.targets import TARGETS
 from smalti.diffusion import rounding, submodels
 from smalti.diffusion.influence import influence
 from smalti.diffusion.rounding import (
@@ -19,6 +20,7 @@ from smalti.diffusion.rounding import (
     tapped,
     too_imprecise,
     within,
+    words_help,
 )
 from smalti.diffusion.submodels import Submodels
 from smalti.graph import Graph, evaluate
@@ -87,12 +89,19 @@ def test_a_layer_that_stands_16_bits_has_them() -> None:
     graph = layers()
     taps, weights, left = tapped(graph), numbers(graph), []
     inputs = noise(graph, 500.0)
-    inputs["latent"][..., 7] *= 8
-    weights["a.weight"][:, 7] /= 8
+    inputs["latent"][..., 7] *= 20
+    weights["a.weight"][:, 7] /= 20
     outputs = evaluate(graph, inputs, weights)
     for words, wanted in ((True, "i16"), (False, "f32")):
         assert too_imprecise(taps, outputs, weights.__getitem__, left.append,
                              words=words) == {"a.weight": wanted}
+    assert too_imprecise(taps, outputs, weights.__getitem__, left.append, words=True,
+                         codes=("a.weight",)) == {"a.weight": "f32"}  # its blocks are smaller
+
+
+def test_16_bits_are_for_cpus_that_would_multiply_f32() -> None:
+    assert {name for name, target in TARGETS.items() if words_help(target)} == {
+        "avx2", "avx2_vnni", "avx512", "avx512_vnni"}
 
 
 def test_the_error_is_that_of_both_factors() -> None:

@@ -35,7 +35,6 @@ from smalti.diffusion.residents import (
 )
 from smalti.errors import InputError
 from smalti.families.parts import ModelPart, parts
-from smalti.fuse.support import WORDS
 from smalti.graph import Graph
 from smalti.graph.quantised import FORMATS, of_eight_bits
 from smalti.rewrite.rounding import candidates
@@ -292,10 +291,11 @@ class Submodels:
                 self.key(part), self._title(part), ("measured", *shape), plain.weights, built,
                 plain._differing, plain._takes, None, self.progress, self.say)).program
             outputs = program.run_checked(inputs)
-        codes = {name for name, dtype in program.weight_dtypes.items() if dtype in FORMATS}
         targets = [TARGETS[name] for name in program.targets]
+        codes = {name for name, dtype in program.weight_dtypes.items() if dtype in FORMATS
+                 and any(target.multiplies_bytes for target in targets)}
         paired = any(target.pairs_of_bytes for target in targets)
-        words = any(WORDS in target.functions for target in targets)
+        words = any(map(rounding.words_help, targets))
         reached = known.of(outputs) if paired else rounding.NOTHING
         return rounding.too_imprecise(
             taps, outputs, plain.weights.floats, plain.weights.drop, codes, paired, words,
