@@ -46,6 +46,7 @@ from smalti.runtime.gpu.removals import (
     GROUPS,
     KEPT_NAN,
     MATRICES,
+    MATRIX_LINES,
     SHARED,
     STORAGE8,
     STORAGE16,
@@ -78,8 +79,8 @@ EMITTED: dict[bytes, tuple[GroupProgram, GroupLimits]] = {}
 
 def emit(program: GroupProgram, limits: GroupLimits) -> bytes:
     """The text of a program, and what of the device it relies on that the text does not show."""
-    code = (f"{limits.keeps_nan} {limits.f16} {limits.bf16} {limits.storage8}\n"
-            f"{show(program)}").encode()
+    code = (f"{limits.keeps_nan} {limits.f16} {limits.bf16} {limits.storage8} "
+            f"{limits.right_lines}\n{show(program)}").encode()
     EMITTED[code] = program, limits
     return code
 
@@ -94,7 +95,8 @@ class Fault:
 
     `touches` says of a program and the limits that it was emitted for whether it is concerned.
     `value` changes what an expression gives, `after` what a launch leaves, `calls` methods of the
-    device, each of which gets the device, the method, and the arguments.
+    device, each of which gets the device, the method, and the arguments. `limits` are what the
+    device says of itself.
     """
 
     finds: tuple[set[str], ...] = (set(),)
@@ -104,6 +106,7 @@ class Fault:
     subgroup: int = 0
     slow: float = 1.0
     calls: Mapping[str, Callable] = frozenset()  # type: ignore[assignment]
+    limits: GroupLimits = LIMITS
 
 
 class BrokenGpu(InterpretedGpu):
@@ -113,7 +116,7 @@ class BrokenGpu(InterpretedGpu):
     target = TARGET
 
     def __init__(self, fault: Fault, without: Sequence[str] = ()) -> None:
-        super().__init__(LIMITS)
+        super().__init__(fault.limits)
         self.fault, self.without, self.now = fault, tuple(without), 0.0
         self.device = Device("broken:0", "A broken GPU", "discrete", 8 << 30, (),
                              driver="broken 1.0", identity="broken")
@@ -589,6 +592,9 @@ FAULTS: dict[str, Fault] = {
                                        product_of(LARGE, by=saturated)),
     "matrices by columns are read by rows": Fault(
         NO_MATRICES, uses("matrix_multiply_add"), by_columns),
+    "invocations hold rows of right factors, not columns": Fault(
+        ({MATRIX_LINES},), lambda program, limits: bool(limits.right_lines) and has_shape(LARGE)(
+            program, limits), by_columns, limits=replace(LIMITS, right_lines="columns")),
     "matrices are emulated": Fault(
         (ALL_SHAPES, {MATRICES}, ALL_OF_F16 | {MATRICES}), slow=100.0),
     "programs with matrices are not compiled": Fault(

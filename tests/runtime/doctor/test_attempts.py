@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
-from broken_gpus import FAULTS, BrokenGpu, check_removed, few
+from broken_gpus import FAULTS, LIMITS, TARGET, BrokenGpu, check_removed, few
 
 from smalti.runtime.doctor.attempts import Attempts, all_probes
 from smalti.runtime.doctor.examination import Finding, examined
+from smalti.runtime.gpu.removals import MATRIX_LINES
 
 FIRST = ("products of a shape are off by 1 %", "a word behind the result is written",
          "the device is always lost")
@@ -38,6 +40,14 @@ def test_every_fault_is_found(name: str) -> None:
     found = findings_of(name, few)
     check_removed(found, FAULTS[name].finds)
     assert all(finding.trouble and not finding.trouble.endswith(".") for finding in found)
+
+
+def test_probes_of_matrices_are_asked_again_without_what_is_said_of_lines() -> None:
+    """That they were right with it says nothing of them without it, nor the other way round."""
+    told = replace(LIMITS, right_lines="columns")
+    found = [(each.case(TARGET, told), each.case(TARGET, LIMITS)) for each in few(TARGET, told)]
+    cases = [pair for pair in found if pair[0] and MATRIX_LINES in pair[0].suspects]
+    assert cases and all(first.key != second.key for first, second in cases)
 
 
 @pytest.mark.sweep

@@ -97,7 +97,7 @@ def case(found: Sequence[Kernel], precision: str, target: Target, limits: GroupL
         return None
     made = [scheduled(kernel, precision, limits) for kernel in found]
     programs = tuple(step for _, low in made for step in low.steps)
-    used = limits.f16, limits.bf16, limits.storage8, limits.keeps_nan
+    used = limits.f16, limits.bf16, limits.storage8, limits.keeps_nan, limits.right_lines
 
     suspects = suspects_of(programs, limits)
     expected = expectation or partial(interpreted, holes=holes)
