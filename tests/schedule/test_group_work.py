@@ -113,6 +113,18 @@ def test_matrices_of_few_rows_or_one_chunk_may_be_read_where_they_are(name: str)
     assert not placed(linear((2,), 1280, 1281))  # whose matrices reach behind the last column
 
 
+@pytest.mark.parametrize(("name", "half"), [("rx_9070_xt", True), ("rtx_4070", False),
+                                            ("arc_b580", True), ("arc_a770", True)])
+def test_half_of_the_registers_are_sums_where_the_matrix_unit_waits(name: str, half: bool) -> None:
+    """Of a product of one chunk: more sums are fewer subgroups, which is of use only where
+    other instructions take turns with the unit, or take longer."""
+    limits = DEVICES[name]
+    most = max(s.block_m * s.block_n / s.subgroup
+               for s in schedules(contraction(Conv(4, 64, 64, 320, batch=2).graph()), limits, "f16")
+               if s.matrix)
+    assert most == limits.registers / (2 if half else 4)
+
+
 @pytest.mark.parametrize(("name", "ahead"), [("rx_9070_xt", True), ("rtx_4070", True),
                                              ("arc_b580", False), ("arc_a770", False)])
 def test_chunks_are_loaded_ahead_where_registers_are_left(name: str, ahead: bool) -> None:

@@ -282,23 +282,17 @@ class GroupWork:
     def _chunk(self, s: GroupContraction) -> tuple[float, float]:
         """Clocks of a chunk of a work-group while others are at work too, and when it is alone."""
         rates, columns = self.rates, s.tile_n * self.parts
-        products, factors = s.tile_m * columns * s.tile_k, 1 / s.block_m
-        factors += 1 / (s.block_n * self.parts)
-        size, weight = STORED_BYTES[s.dtype], ELEMENT_BYTES[s.weights]
-        shared = products * factors * size / rates.shared
-        if s.matrix:  # reading, and bringing; a cache in front of what is not brought is as wide
-            brought = s.tile_m + (0 if s.direct else columns)
-            shared = shared * rates.copies + s.tile_k * brought * size / rates.shared
-        elif s.direct:
-            shared = s.tile_m * s.tile_k * columns / 4 * size / rates.shared
-        cached = s.tile_k * (s.tile_m * size + columns * weight) / rates.cache
+        products, size = s.tile_m * columns * s.tile_k, STORED_BYTES[s.dtype]
+        factors = 1 / s.block_m + 1 / (s.block_n * self.parts)
+        cached = s.tile_k * (s.tile_m * size + columns * ELEMENT_BYTES[s.weights]) / rates.cache
         if s.matrix:
-            issued = rates.made * self._issued(s) + rates.read * self._read(s)
-            staged = issued * s.invocations / rates.factors
-            arithmetic = products / rates.matrix
+            arithmetic, staged, shared = self._matrix_clocks(s)
             work = (max(arithmetic + staged, shared, cached) if rates.exclusive else
                     max(arithmetic, staged, shared, cached) + staged / 4)
         else:
+            shared = products * factors * size / rates.shared
+            if s.direct:
+                shared = s.tile_m * s.tile_k * columns / 4 * size / rates.shared
             # f16 is widened by an instruction for each
             more = 8 / s.block_m / s.block_n + (factors if s.dtype == "f16" else 0)
             staged = s.tile_k * (s.tile_m + columns) * (ISSUED_FOR_A_VECTOR / 4)
@@ -314,6 +308,24 @@ class GroupWork:
         hidden = (s.ahead and not (s.matrix and s.direct)) or s.matrix and s.shape[0] == 8
         latency = CHUNK_LATENCY_AHEAD if hidden else CHUNK_LATENCY
         return work, latency + work * few
+
+    def matrix_unit_waits(self, s: GroupContraction) -> bool:
+        """Whether products in the matrix unit do not bound a chunk: other instructions take turns
+        with them, or they or shared memory take longer."""
+        arithmetic, staged, shared = self._matrix_clocks(s)
+        return self.rates.exclusive or max(staged, shared) > arithmetic
+
+    def _matrix_clocks(self, s: GroupContraction) -> tuple[float, float, float]:
+        """Clocks of a chunk in the matrix unit, of the instructions beside, and of shared memory:
+        reading, and bringing; a cache in front of what is not brought is as wide."""
+        rates, columns = self.rates, s.tile_n * self.parts
+        products, size = s.tile_m * columns * s.tile_k, STORED_BYTES[s.dtype]
+        factors = 1 / s.block_m + 1 / (s.block_n * self.parts)
+        issued = rates.made * self._issued(s) + rates.read * self._read(s)
+        brought = s.tile_m + (0 if s.direct else columns)
+        shared = products * factors * size * rates.copies + s.tile_k * brought * size
+        return products / rates.matrix, issued * s.invocations / rates.factors, (
+            shared / rates.shared)
 
     def _read(self, s: GroupContraction) -> float:
         """Matrices that a subgroup reads for a chunk, as many as take as long to read as words: of
