@@ -69,6 +69,8 @@ FILES = {
     "flux-dev": [
         {DOUBLE: (128,), "guidance_in.in_layer.weight": (3072, 256), "img_in.weight": (3072, 64)},
         {UNET + DOUBLE: (128,), UNET + "guidance_in.in_layer.bias": (3072,)},
+        {DOUBLE: (128,), "guidance_in.in_layer.weight": (3072, 256),
+         "double_blocks.0.img_mod.lin.weight": (9, 9), "txt_in.weight": (8, 4096)},
     ],
     "flux-schnell": [
         {DOUBLE: (128,), "img_in.weight": (3072, 64)},

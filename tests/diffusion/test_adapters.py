@@ -200,8 +200,8 @@ def test_what_is_no_adapter_is_refused_and_leaves_all_as_it_was(
 
 def test_one_for_another_family_names_both(pipe: Pipeline, tmp_path: Path) -> None:
     path = write_adapter(tmp_path / "flux.safetensors", tiny.FAMILIES["flux"])
-    with pytest.raises(CheckpointError, match="flux.safetensors is an adapter for Flux.1 or Chroma,"
-                                              " and .*tiny.safetensors is a UNet for prompts 16"):
+    with pytest.raises(CheckpointError, match="flux.safetensors is an adapter for Flux.1, Chroma or"
+                                              " LongCat-Image, and .*tiny.safetensors is a UNet f"):
         pipe.load_lora(path)
 
 

@@ -13,6 +13,8 @@ MAGE_FLOW_WIDTH = 2560
 """Of the states of Qwen3-VL 4B, which Mage-Flow reads with the layers of Qwen-Image."""
 CHATGLM_WIDTH = 4096
 """Of the states of ChatGLM3, which Kolors reads."""
+T5_WIDTH = 4096
+"""Of the states of T5-XXL, which Bria reads with the layers of LongCat-Image."""
 
 
 _UMT5 = ("encoder.block.1.layer.0.SelfAttention.relative_attention_bias.", "enc.blk.1.attn_rel_b.",
@@ -30,6 +32,13 @@ def _cosmos(names: Names) -> bool:
             and "text_conditioner" not in names.components)
 
 
+def _bria(names: Names) -> bool:
+    """FIBO reads all layers of a language model, through a projection each."""
+    return (names.has("single_transformer_blocks.") and names.has("time_embed.timestep_embedder.")
+            and (names.has("caption_projection.")
+                 or names.size("context_embedder.weight", 1) == T5_WIDTH))
+
+
 def _image_encoder(names: Names) -> bool:
     """That of SigLIP has no token of its own beside those of patches."""
     return names.has("vision_model.embeddings.class_embedding") and not names.has("text_model.")
@@ -39,7 +48,11 @@ UNREAD: tuple[FileKind, ...] = (
     FileKind("wan", "a Wan checkpoint, which makes films",
              lambda n: n.has("head.modulation") and n.has("patch_embedding.")),
     FileKind("hunyuan", "a HunyuanVideo or HunyuanImage checkpoint",
-             lambda n: n.has("txt_in.individual_token_refiner.")),
+             lambda n: n.has("txt_in.individual_token_refiner.",
+                             "context_embedder.token_refiner.")),
+    FileKind("hunyuan3d", "a Hunyuan3D checkpoint, which makes shapes",
+             lambda n: n.has("double_blocks.") and n.has("latent_in.")),
+    FileKind("bria", "a Bria checkpoint", _bria),
     FileKind("ltx", "an LTX-Video checkpoint, which makes films",
              lambda n: n.has("adaln_single.emb.timestep_embedder.") and not n.has("pos_embed.")),
     FileKind("pixart", "a PixArt checkpoint",

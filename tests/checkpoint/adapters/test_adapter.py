@@ -48,10 +48,11 @@ WHOLE = {**pair(f"{STEM}_k", 32, 768), **pair(f"{STEM}_q", 32, 32), **pair(TEXT_
       **pair("lora_te2_text_model_encoder_layers_0_mlp_fc1", 8, 8)}, "SDXL"),
     (pair("lora_unet_middle_block_1_transformer_blocks_9_attn1_to_q", 8, 8), "SDXL"),
     (pair("transformer.single_transformer_blocks.0.attn.to_q", 8, 8),
-     "Flux.1, Chroma or Ovis-Image"),
+     "Flux.1, Chroma, LongCat-Image or Ovis-Image"),
     (pair("lora_unet_joint_blocks_0_x_block_attn_qkv", 24, 8), "Stable Diffusion 3"),
     (pair("transformer.transformer_blocks.0.attn.to_q", 8, 8),
-     "Anima, FLUX.2, Krea 2, Ovis-Image, Qwen-Image, Stable Diffusion 3, Flux.1 or Chroma"),
+     "Anima, FLUX.2, Krea 2, Ovis-Image, Qwen-Image, Stable Diffusion 3, Flux.1, Chroma or "
+     "LongCat-Image"),
     (pair(TEXT_STEM, 8, 8), "a text encoder alone"),
 ])
 def test_its_models_are_seen_from_names_and_widths(tmp_path: Path, tensors, words: str) -> None:
@@ -62,7 +63,7 @@ def test_its_models_are_seen_from_names_and_widths(tmp_path: Path, tensors, word
     (pair(f"{STEM}_k", 32, 2048), "is an adapter for SDXL, and tiny.safetensors is Stable Diffusion"
                                   " 1.x"),
     (pair("lora_unet_double_blocks_0_img_attn_qkv", 24, 8),
-     "is an adapter for Flux.1, Chroma, FLUX.2 or Ovis-Image, and tiny.safetensors is Stable"),
+     "is an adapter for Flux.1, Chroma, LongCat-Image, FLUX.2 or Ovis-Image, and tiny.safetens"),
     (pair(f"{STEM}_q", 64, 64), "changes nothing in tiny.safetensors: applied 0 of 2 tensors; not "
                                 "used: .*for a weight of 64 x 64 numbers, the model's has 32 x 32"),
     (pair("lora_unet_mid_block_attentions_0_proj_in", 8, 8), "the model has no such layer"),

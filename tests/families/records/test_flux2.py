@@ -188,7 +188,8 @@ def test_adapters_of_flux2_are_told_by_their_layers(tmp_path: Path, name: str) -
 @pytest.mark.parametrize("name", OF_FLUX)
 def test_adapters_of_flux_are_not_taken_for_those_of_flux2(tmp_path: Path, name: str) -> None:
     """Ovis-Image has second layers as those of Flux.1."""
-    assert kind_of(tmp_path, OF_FLUX[name]) in ("Flux.1 or Chroma", "Flux.1, Chroma or Ovis-Image")
+    assert kind_of(tmp_path, OF_FLUX[name]) in (
+        "Flux.1, Chroma or LongCat-Image", "Flux.1, Chroma, LongCat-Image or Ovis-Image")
 
 
 def test_adapters_of_attention_alone_may_be_of_both(tmp_path: Path, weights: tiny.Weights) -> None:

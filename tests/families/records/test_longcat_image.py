@@ -61,9 +61,12 @@ def test_parts_that_are_missing_are_named(tmp_path: Path, weights: tiny.Weights)
         load(alone)
 
 
-def test_one_that_changes_pictures_is_refused(tmp_path: Path, weights: tiny.Weights) -> None:
+@pytest.mark.parametrize("name", ["LongCat-Image-Edit", "LongCat-Image-Edit-Turbo",
+                                  "longcat_image_turbo_edit"])
+def test_one_that_changes_pictures_is_refused(tmp_path: Path, weights: tiny.Weights, name: str
+                                              ) -> None:
     """Its tensors are the same; its name tells that it reads a picture, which is not computed."""
-    path = tiny.write_whole(tmp_path / "LongCat-Image-Edit.safetensors", CONFIG, weights)
+    path = tiny.write_whole(tmp_path / f"{name}.safetensors", CONFIG, weights)
     with pytest.raises(CheckpointError, match="a picture that is read beside the prompt"):
         load(path)
 
@@ -71,7 +74,8 @@ def test_one_that_changes_pictures_is_refused(tmp_path: Path, weights: tiny.Weig
 def test_adapters_have_the_names_of_those_for_flux(tmp_path: Path, model: Checkpoint) -> None:
     for module in ("transformer.transformer_blocks.0.attn.to_q",
                    "diffusion_model.double_blocks.0.img_attn.proj"):
-        assert applied(tmp_path, model, pair(module, WIDTH, WIDTH))[:2] == (2, [])
+        count, left, words = applied(tmp_path, model, pair(module, WIDTH, WIDTH))
+        assert (count, left) == (2, []) and "LongCat-Image" in words
 
 
 # ---------------------------------------------------------------------- prompts

@@ -117,9 +117,9 @@ def test_it_makes_pictures(tmp_path: Path) -> None:
     (pair("diffusion_model.double_blocks.0.img_mlp.down_proj", WIDTH, MLP), "Ovis-Image"),
     (pair("diffusion_model.single_blocks.1.linear1", 3 * WIDTH + 2 * MLP, WIDTH), "Ovis-Image"),
     (pair("transformer.single_transformer_blocks.1.attn.to_q", WIDTH, WIDTH),
-     "Flux.1, Chroma or Ovis-Image"),
+     "Flux.1, Chroma, LongCat-Image or Ovis-Image"),
     (pair("lora_unet_double_blocks_0_img_attn_qkv", 3 * WIDTH, WIDTH, *KOHYA),
-     "Flux.1, Chroma, FLUX.2 or Ovis-Image"),
+     "Flux.1, Chroma, LongCat-Image, FLUX.2 or Ovis-Image"),
 ], ids=lambda value: value if isinstance(value, str) else next(iter(value)))
 def test_adapters_of_all_spellings_are_applied(
         tmp_path: Path, model: Checkpoint, stored: tiny.Weights, words: str) -> None:
@@ -137,9 +137,9 @@ def test_adapters_are_told_by_their_shapes(tmp_path: Path, model: Checkpoint) ->
     assert kind("transformer.single_transformer_blocks.0.proj_mlp", 24, 3).kind.words == (
         "Ovis-Image")
     of_flux = kind("diffusion_model.single_blocks.0.linear1", 21, 3)
-    assert of_flux.kind.words == "Flux.1 or Chroma"
+    assert of_flux.kind.words == "Flux.1, Chroma or LongCat-Image"
     assert kind("diffusion_model.single_blocks.0.linear1", 27, 3).kind.words == "FLUX.2"
-    with pytest.raises(CheckpointError, match="an adapter for Flux.1 or Chroma, and .* is Ovis-Im"):
+    with pytest.raises(CheckpointError, match="an adapter for Flux.1, Chroma or .* is Ovis-Im"):
         AdapterFile.open(tiny.write(tmp_path / "b.safetensors", pair(
             "diffusion_model.single_blocks.0.linear1", 21, 3))).fit(
                 expected_tensors(model.config), "ovis")

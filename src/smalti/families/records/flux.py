@@ -166,7 +166,7 @@ def _tokens(denoiser: FluxConfig) -> tuple[int, int]:
 
 BACKBONE = Backbone(
     name="flux",
-    models=("Flux.1", "Chroma"),
+    models=("Flux.1", "Chroma", "LongCat-Image"),
     config=flux_config,
     parts=_parts,
     layout=partial(flux_layout, FLUX_DIFFUSERS),

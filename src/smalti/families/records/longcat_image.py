@@ -76,9 +76,9 @@ def _parts(config: LongCatImageConfig) -> dict[str, ModelPart]:
 
 
 def _shows(names: Names) -> bool:
-    """It has what modulates each block, as Flux.1 has, and no vector of the text."""
-    original = names.has("double_blocks.0.img_mod.") and not names.has(
-        "vector_in.", "double_blocks.0.img_mlp.gate_proj.", "context_norm.")
+    """It has what modulates each block, as Flux.1 has, reads a text, and has no vector of it."""
+    original = names.has("double_blocks.0.img_mod.") and names.has("txt_in.") and not names.has(
+        "vector_in.", "guidance_in.")
     return original or names.has("single_transformer_blocks.") and names.has(
         "time_embed.timestep_embedder.")
 
@@ -99,6 +99,7 @@ LONGCAT_IMAGE = ModelFamily(
     vae=FLUX_VAE,
     prediction="flow",
     defaults=always(replace(DEV, steps=50, guidance=4.5)),
-    distilled={**DISTILLED_FLOW, "edit": {"reference": True}},
+    distilled={**DISTILLED_FLOW, **dict.fromkeys(
+        ("edit", *(f"{word} edit" for word in DISTILLED_FLOW)), {"reference": True})},
     published=(PUBLISHED,),
 )
