@@ -99,6 +99,8 @@ PLAIN = ("default", "mrope")
 positions, which are equal where no picture is read."""
 STRETCHING = "yarn"
 """The kind that is computed: of the usual numbers of turns, with scores as they are."""
+TRAINED = "original_max_position_embeddings"
+"""The tokens from which on it stretches, without which it is not known what turns how often."""
 USUAL_TURNS = {"beta_fast": TURNS_KEPT, "beta_slow": TURNS_STRETCHED}
 """What it states of turns."""
 SHOWN_MAX = 3
@@ -160,7 +162,8 @@ def pictures(hints: Hints, config: ModelConfig) -> list[str]:
 def _computed(turns: Mapping[str, object]) -> bool:
     """Whether these turns are computed.
 
-    >>> _computed({"rope_type": "yarn", "factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0})
+    >>> _computed({"rope_type": "yarn", "factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+    ...            "original_max_position_embeddings": 16384})
     True
     >>> _computed({"rope_type": "yarn", "factor": 4.0})  # which makes scores larger
     False
@@ -168,8 +171,10 @@ def _computed(turns: Mapping[str, object]) -> bool:
     kind = turns.get("rope_type", turns.get("type", PLAIN[0]))
     scores = turns.get("attention_factor") or (
         1 if turns.get("mscale") and turns["mscale"] == turns.get("mscale_all_dim") else 0)
-    return kind in PLAIN or kind == STRETCHING and scores == 1 and all(
-        (turns.get(name) or usual) == usual for name, usual in USUAL_TURNS.items())
+    return kind in PLAIN or (
+        kind == STRETCHING and scores == 1 and bool(turns.get("factor") and turns.get(TRAINED))
+        and turns.get("truncate") is not False and all(
+            (turns.get(name) or usual) == usual for name, usual in USUAL_TURNS.items()))
 
 
 def _same(value: object, known: object) -> bool:

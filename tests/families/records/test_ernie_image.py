@@ -113,8 +113,10 @@ def test_a_text_encoder_of_llama_cpp_is_refused(tmp_path: Path, weights: tiny.We
 def test_turns_that_are_not_computed_are_refused() -> None:
     """Those of Ministral 3 are; in other models they make scores larger."""
     turns = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16384}
-    told = {"text_config": {"rope_parameters": {**turns, "mscale": 1.0, "mscale_all_dim": 1.0}}}
-    assert not settings({"text_encoder": told})
+    even = {**turns, "mscale": 1.0, "mscale_all_dim": 1.0}
+    assert not settings({"text_encoder": {"text_config": {"rope_parameters": even}}})
+    for more in ({"original_max_position_embeddings": None}, {"truncate": False}):
+        assert settings({"text_encoder": {"rope_parameters": {**even, **more}}})
     (line,) = settings({"text_encoder": {"text_config": {"rope_parameters": turns}}})
     assert line.startswith('text_encoder/config.json: rope_parameters is {"rope_type": "yarn"')
 
