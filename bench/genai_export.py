@@ -14,6 +14,7 @@ from smalti.checkpoint import load
 from smalti.diffusion import tokenizer
 
 FORMS = ("halves", "weights", "bytes")
+"""Weights in f16; of 8 bits; and besides products of bytes in the UNet."""
 SAMPLES = 4
 """Inputs of the UNet by which ranges are found: noise at so many steps, with both halves of
 guidance. What the ranges are does not change how long products take."""
@@ -56,8 +57,8 @@ def export(path: Path, folder: Path, form: str) -> None:
             model = _compressed(model)
         (folder / name).mkdir(parents=True, exist_ok=True)
         openvino.save_model(model, folder / name / "openvino_model.xml", compress_to_fp16=True)
-    _describe(folder, made)
     _write_tokenizer(folder / "tokenizer")
+    _describe(folder, made)  # the last: where its index is, all is
 
 
 def _only(module: Any, name: str) -> Any:
