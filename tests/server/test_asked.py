@@ -12,9 +12,16 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from smalti.diffusion import made_picture
 from smalti.diffusion.options import OPTIONS
 from smalti.errors import InputError
-from smalti.server.asked import LOADED, PROMPT_CHARACTERS_MAX, opened, request_schema
+from smalti.server.asked import (
+    LOADED,
+    PROMPT_CHARACTERS_MAX,
+    as_base64,
+    opened,
+    request_schema,
+)
 from smalti.server.models import ModelFolders
 
 
@@ -31,6 +38,15 @@ def bomb(width: int, height: int) -> str:
     content = (b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk
                + struct.pack(">I", zlib.crc32(chunk)))
     return base64.b64encode(content + b"\0\0\0\0IEND\xaeB`\x82").decode()
+
+
+@pytest.mark.parametrize("text", ["", "a grey ramp"])
+def test_answers_have_the_bytes_of_files(text: str) -> None:
+    """Which are the same on every system, also of pictures that do not say how they were made."""
+    ramp = Image.linear_gradient("L").convert("RGB")
+    picture = made_picture.MadePicture.of(ramp, text) if text else ramp
+    content = base64.b64decode(as_base64(picture))
+    assert content == made_picture.encoded(picture, Path("ramp.png"))
 
 
 SQUARE = encoded(Image.new("RGB", (16, 16), "red"))

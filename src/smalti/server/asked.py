@@ -21,6 +21,7 @@ from smalti.diffusion.edges import HIGH, LOW
 from smalti.diffusion.guidance import Projected
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import NumberKind, WholeKind
+from smalti.diffusion.made_picture import PNG_PACKING
 from smalti.diffusion.options import (
     ALIASES,
     KIN,
@@ -215,7 +216,7 @@ def read_picture(text: object, what: str) -> Image.Image:
 def as_base64(shown: Image.Image) -> str:
     """A picture as a request gives it: PNG in base64."""
     stream = io.BytesIO()
-    shown.save(stream, "PNG")
+    shown.save(stream, "PNG", **PNG_PACKING)
     return base64.b64encode(stream.getvalue()).decode()
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from smalti.diffusion.made_picture import PNG_PACKING
 from smalti.server.archive import JobRecord, PictureRecord
 from smalti.server.gallery import Gallery
 from smalti.server.messages import (
@@ -75,7 +76,7 @@ class Relay:
         files = []
         for each in made.images:
             stream = io.BytesIO()
-            each.save(stream, "PNG")
+            each.save(stream, "PNG", **PNG_PACKING)
             files.append(FinishedPicture(stream.getvalue(), each.width, each.height))
         self.told.put(Finished(
             files, list(made.seeds), list(made.texts),
