@@ -58,7 +58,8 @@ def make_text(preset: dict, words: int) -> torch.nn.Module:
 def multiplies_bfloat16(device: torch.device) -> bool:
     """Whether a device has arithmetic in bfloat16: processors without it (AVX2, say) compute it in
     float32 one by one, many times slower than float32 itself."""
-    return device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return device.type != "cpu" or (  # PyTorch without oneDNN does not have that operator
+        torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def signal_shares() -> torch.Tensor:
