@@ -120,6 +120,8 @@ def test_a_long_prompt_names_what_t5_does_not_read(pipes: Pipes) -> None:
     size, warning = pipe("apple " * 511 + "pear", **OPTIONS).warnings
     assert "this model was made for pictures of 1024x1024" in size
     assert "the prompt is longer than the 511 tokens" in warning and "pear" in warning
+    size, warning = pipe("apple " * 2500, **OPTIONS).warnings  # and nothing of chunks of CLIP
+    assert "the prompt is longer than the 511 tokens" in warning
 
 
 def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:

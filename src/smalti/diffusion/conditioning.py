@@ -124,9 +124,8 @@ def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopw
     negative = parse(asked.negative_prompt, steps, embeddings=counts, composed=False,
                      replace=replace)
     readings = _readings(prompt, negative)
-    warnings = {text: None for reading in readings for text in _too_long(reading)}
-    warnings |= {f"{text} in the prompt is of no known kind and left out": None
-                 for text in (*prompt.ignored, *negative.ignored)}
+    warnings = {f"{text} in the prompt is of no known kind and left out": None
+                for text in (*prompt.ignored, *negative.ignored)}
     encoded, shown = {}, None
     family = family_of(config)
     for part, name in zip(TEXTS, config.texts, strict=False):
@@ -135,6 +134,8 @@ def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopw
             shown = encoder.shown()
         elif encoder.text.encoder.chunked:
             encoded[name] = encoder.chunks(readings)
+            if not encoder.text.pooled_alone:
+                warnings |= {text: None for reading in readings for text in _too_long(reading)}
         else:
             encoded[name], cut = encoder.plain(readings)
             warnings |= dict.fromkeys(cut)
