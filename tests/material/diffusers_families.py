@@ -438,40 +438,9 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
         "flux", "flux2", "flux2-dev", "longcat-image", "ovis-image"))
     if family == "anima":
         return anima_pipeline(flow, vae, texts[0], network)
-    if family == "z-image":
-        return diffusers.ZImagePipeline(
-            scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=ChatTokenizer(),
-            transformer=network)
-    if family == "flux2":
-        return diffusers.Flux2KleinPipeline(
-            scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=ChatTokenizer(),
-            transformer=network, is_distilled=False)
-    if family == "krea2":
-        return diffusers.Krea2Pipeline(
-            scheduler=diffusers.FlowMatchEulerDiscreteScheduler(
-                use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, base_image_seq_len=256,
-                max_image_seq_len=6400), vae=vae, text_encoder=texts[0],
-            tokenizer=PaddedTokenizer(), transformer=network)
-    if family == "flux2-dev":
-        return diffusers.Flux2Pipeline(
-            scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=MistralTokenizer(),
-            transformer=network)
-    if family == "lumina2":
-        return diffusers.Lumina2Pipeline(
-            scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=gemma_tokenizer(),
-            transformer=network)
-    if family == "ernie-image":
-        return diffusers.ErnieImagePipeline(
-            scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=4.0), vae=vae,
-            text_encoder=texts[0], tokenizer=BeginningTokenizer(), transformer=network)
-    if family == "longcat-image":
-        return diffusers.LongCatImagePipeline(
-            scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=PieceTokenizer(),
-            text_processor=None, transformer=network)
-    if family == "ovis-image":
-        return diffusers.OvisImagePipeline(
-            scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=ChatTokenizer(),
-            transformer=network)
+    if family in LANGUAGE_MODELS:
+        return language_pipeline(family, flow, vae=vae, text_encoder=texts[0],
+                                 transformer=network)
     if family.startswith("qwen-image"):
         return qwen_image_pipeline(family, vae=vae, text_encoder=texts[0], transformer=network)
     if family == "sd3":
@@ -482,6 +451,39 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
     return diffusers.FluxPipeline(
         scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=clip, text_encoder_2=texts[1],
         tokenizer_2=t5, transformer=network)
+
+
+LANGUAGE_MODELS = {"z-image", "flux2", "krea2", "flux2-dev", "lumina2", "ernie-image",
+                   "longcat-image", "ovis-image"}
+"""Families that are read by one language model, but for those of Qwen-Image."""
+
+
+def language_pipeline(family: str, flow: Any, **parts: Any) -> Any:
+    """The pipeline of one of LANGUAGE_MODELS; `flow` is the scheduler that most of them have."""
+    import diffusers
+
+    if family == "z-image":
+        return diffusers.ZImagePipeline(scheduler=flow, tokenizer=ChatTokenizer(), **parts)
+    if family == "flux2":
+        return diffusers.Flux2KleinPipeline(scheduler=flow, tokenizer=ChatTokenizer(),
+                                            is_distilled=False, **parts)
+    if family == "krea2":
+        return diffusers.Krea2Pipeline(
+            scheduler=diffusers.FlowMatchEulerDiscreteScheduler(
+                use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, base_image_seq_len=256,
+                max_image_seq_len=6400), tokenizer=PaddedTokenizer(), **parts)
+    if family == "flux2-dev":
+        return diffusers.Flux2Pipeline(scheduler=flow, tokenizer=MistralTokenizer(), **parts)
+    if family == "lumina2":
+        return diffusers.Lumina2Pipeline(scheduler=flow, tokenizer=gemma_tokenizer(), **parts)
+    if family == "ernie-image":
+        return diffusers.ErnieImagePipeline(
+            scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=4.0),
+            tokenizer=BeginningTokenizer(), **parts)
+    if family == "longcat-image":
+        return diffusers.LongCatImagePipeline(scheduler=flow, tokenizer=PieceTokenizer(),
+                                              text_processor=None, **parts)
+    return diffusers.OvisImagePipeline(scheduler=flow, tokenizer=ChatTokenizer(), **parts)
 
 
 def qwen_image_pipeline(family: str, **parts: Any) -> Any:
