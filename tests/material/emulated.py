@@ -5,7 +5,8 @@ emulated CPU (`.ci/arm64`) takes half a minute to start.
 
     run("neon_dot", (step,), [pointer, ...], scratch, [memory, ...])   # memory: arrays of bytes
 
-`QEMU_CPU` chooses the CPU: cortex-a76, neoverse-v1, ...; default: the least that has the level.
+A kernel runs on each CPU that has its level, or on the one that `QEMU_CPU` names: making it takes
+ten times as long as running it. All have to give the same bytes.
 With `pytest --emulated neon,neon_dot` all tests of kernels use these levels instead of this CPU's:
 those that run regions or steps by `native_regions.py`, but not those that run programs.
 """
@@ -26,8 +27,10 @@ from smalti.codegen.arm64.encoder import word
 from smalti.codegen.cpu.block import joined
 from smalti.codegen.cpu.lowered import KernelStep
 
-CPUS = {"neon": "cortex-a57", "neon_dot": "cortex-a76", "neon_bf16": "max"}
-"""The least CPU of qemu that has a level; "max" has everything that qemu knows."""
+CPUS = {"neon": ("cortex-a57", "a64fx", "cortex-a76", "neoverse-n1", "neoverse-v1", "max"),
+        "neon_dot": ("cortex-a76", "neoverse-n1", "neoverse-v1", "max"),
+        "neon_bf16": ("neoverse-v1", "max")}
+"""The CPUs of qemu that have a level; "max" has everything that qemu knows."""
 asked: list[str] = []
 """The levels that `--emulated` names."""
 EMULATORS = ("qemu-aarch64", "qemu-aarch64-static")
@@ -69,13 +72,23 @@ def run(level: str, steps: Sequence[KernelStep], pointers: Sequence[int], scratc
         path = Path(folder) / "kernel"
         path.write_bytes(image)
         path.chmod(0o755)
-        done = subprocess.run([tool, "-cpu", os.environ.get("QEMU_CPU", CPUS[level]), path],
-                              capture_output=True, check=False)
-    assert done.returncode == 0, f"{tool} ended with {done.returncode}: {done.stderr.decode()}"
+        named = os.environ.get("QEMU_CPU")
+        found = {cpu: _printed(tool, cpu, path) for cpu in ([named] if named else CPUS[level])}
+    (first, printed), *others = found.items()
+    for cpu, bytes_there in others:
+        assert bytes_there == printed, f"a kernel of {level} differs on {cpu} and {first}"
     at = 0
     for array in memory:
-        array[:] = np.frombuffer(done.stdout, np.uint8, array.nbytes, at)
+        array[:] = np.frombuffer(printed, np.uint8, array.nbytes, at)
         at += array.nbytes
+
+
+def _printed(tool: str, cpu: str, path: Path) -> bytes:
+    """What a program prints on a CPU."""
+    done = subprocess.run([tool, "-cpu", cpu, path], capture_output=True, check=False)
+    assert done.returncode == 0, \
+        f"{tool} as {cpu} ended with {done.returncode}: {done.stderr.decode()}"
+    return done.stdout
 
 
 def _program(steps: Sequence[KernelStep], pointers: Sequence[int], scratch: int,

@@ -126,20 +126,22 @@ def test_sum_of_lanes_and_choice(name: str) -> None:
 
 def test_a_label_is_never_the_address_of_a_constant() -> None:
     """Labels once were addresses 1, 2, 3 …: number 64 was that of the second constant."""
+    lanes = level(LEVELS[0]).lanes
+
     def body(asm: Assembler, memory: Register) -> None:
         numbers = [asm.load_constant(float(n)) for n in range(8)]
         for n in range(300):
             over = asm.label()
             asm.op("compare_immediate", asm.immediate(n % 2), 0)
             asm.jump("equal", over)
-            asm.store(Address(memory, 32 * (n % 8)), asm.result("add", numbers[n % 8],
-                                                                asm.constant(float(n))))
+            asm.store(Address(memory, 4 * lanes * (n % 8)), asm.result(
+                "add", numbers[n % 8], asm.constant(float(n))))
             asm.place(over)
 
-    expected = np.zeros((8, 8), np.float32)
+    expected = np.zeros((8, lanes), np.float32)
     for n in range(1, 300, 2):
         expected[n % 8] = n % 8 + n
-    found = on_memory(np.zeros((8, 8), np.float32), LEVELS[0], body)
+    found = on_memory(np.zeros((8, lanes), np.float32), LEVELS[0], body)
     np.testing.assert_array_equal(found, expected)
 
 

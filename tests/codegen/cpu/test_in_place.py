@@ -18,7 +18,7 @@ from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.schedule import ContractionSchedule, Limits, choose
 from smalti.schedule.merge import in_place
-from smalti.schedule.schedule import InPlace
+from smalti.schedule.schedule import Direct, InPlace
 
 EXAMPLES = 60
 
@@ -72,9 +72,15 @@ def test_pointwise(case: str, name: str, precision: str) -> None:
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("case", ["one pixel", "wide", "half a panel", "deep", "slice"])
 def test_the_input_is_not_staged(case: str, precision: str) -> None:
+    """But for a pair of channels that is left where products are of blocks, of two pairs: staging
+    adds a pair of zeros."""
     for name in [known for known in LEVELS if level(known).pairs or precision == "f32"][-1:]:
         runner = check_graph(CASES[case], name, precision)
-        assert [schedule.algorithm for schedule in runner.schedules] == [InPlace()]
+        (schedule,) = runner.schedules
+        channels = CASES[case].parameters["w"].shape[1]
+        of_blocks = level(name).blocks and precision == "bf16"
+        assert schedule.blocks or not of_blocks
+        assert schedule.algorithm == (Direct() if of_blocks and channels % 4 else InPlace())
 
 
 GRAPHS = st.builds(
