@@ -87,11 +87,12 @@ CASES: dict[str, Case] = {
 }
 
 
-LSTM = ([real(6, 2, 5), whole(2, 5, 16, low=-128, dtype=np.int8),
-         whole(2, 4, 16, low=-128, dtype=np.int8), real(2, 32), None, None, None, None,
-         np.array([0.004, 0.005], np.float32), np.zeros(2, np.int8),
-         np.array([0.003, 0.002], np.float32), np.zeros(2, np.int8)],
+LSTM = ([real(6, 2, 5), whole(2, 5, 16, low=-128, dtype=np.int8) // 2,
+         whole(2, 4, 16, low=-128, dtype=np.int8) // 2, real(2, 32), None, None, None, None,
+         np.array([0.008, 0.01], np.float32), np.zeros(2, np.int8),
+         np.array([0.006, 0.004], np.float32), np.zeros(2, np.int8)],
         {"direction": "bidirectional", "hidden_size": 4})
+"""Weights of 7 bits: with 8, ONNX Runtime's sums of two products overflow on CPUs without VNNI."""
 
 
 def model_of(name: str) -> onnx.ModelProto:
