@@ -3,9 +3,9 @@
     python bench/make_checkpoint.py FOLDER --family sdxl          # or another
     python bench/memory.py FOLDER [--share 0.5 | --memory 8GB] [--size 512] [--steps 1]
 
-FOLDER holds model.safetensors, and files of text encoders and of the autoencoder where the family
-has them apart. What is given to `smalti generate --memory` is a share of the bytes of all files, or
-a size.
+FOLDER holds model.safetensors or model.gguf, and files of text encoders and of the autoencoder
+where the family has them apart. What is given to `smalti generate --memory` is a share of the bytes
+of all files, or a size.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ TOLERANCE = 1.1
 
 def rows(given: argparse.Namespace) -> list[Row]:
     """Peak of a process that makes a picture, beside what it may be and what is foretold."""
-    files = sorted(given.folder.glob("*.safetensors"))
+    files = sorted(path for path in given.folder.iterdir()
+                   if path.suffix in (".safetensors", ".gguf"))
+    model = next(str(file) for file in files if file.stem == "model")
     whole = sum(file.stat().st_size for file in files)
     memory = int(given.share * whole) if given.memory is None else memory_bytes(given.memory)
-    model = str(given.folder / "model.safetensors")
     command = ["--steps", str(given.steps), "--size", str(given.size), "--threads",
                str(given.threads), "--memory", str(memory), "--device", "cpu"]
     for file in files:
