@@ -69,12 +69,13 @@ def imprecise(name: str, target: str | None, error: float) -> dict[str, str]:
     instead."""
     case, level = CASES[name], TARGETS[target or best_level() or "avx2"]
     graph, read = case.graph(), case.read()
-    chosen, known = candidates(graph, level.multiplies_bytes), influence(graph)
-    taps = rounding.tapped(graph)
+    chosen = candidates(graph, level.multiplies_bytes)
+    known = influence(graph) if level.pairs_of_bytes else None
+    taps = rounding.tapped(graph, level.multiplies_bytes)
     plain = compile_graph(graph, threads=1, target=target)
     plain.bind(read)
     outputs = plain.run(case.inputs())
-    reached = known.of(outputs) if level.pairs_of_bytes else rounding.NOTHING
+    reached = known.of(outputs) if known is not None else rounding.NOTHING
     return rounding.too_imprecise(taps, outputs, read, lambda name: None,
                                   paired=level.pairs_of_bytes, words=rounding.words_help(level),
                                   error_max=error, reached=reached, chosen=chosen)

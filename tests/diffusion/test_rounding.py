@@ -58,6 +58,16 @@ def test_rows_of_what_layers_read_come_out() -> None:
     assert np.array_equal(taps[1].weight(weights["b"]), weights["b"][:, :, 0, 0].T)
 
 
+def test_windows_are_measured_where_bytes_are_multiplied() -> None:
+    graph = layers()
+    before = len(graph.nodes)
+    assert [tap.name for tap in tapped(graph, windows=False)] == ["a.weight", "b", "d.weight"]
+    without = len(graph.nodes) - before
+    again = layers()
+    tapped(again)
+    assert len(again.nodes) - before > without
+
+
 def test_windows_of_an_image_and_their_weight_fit_together() -> None:
     """The sum of a window is that of the convolution."""
     graph = layers()
@@ -178,13 +188,39 @@ def test_measured_once_for_a_checkpoint(model_path: Path, tmp_path: Path,
     assert asked[-1]["precision"] in ("f32", "bf16") and not asked[-1]["kept"]
 
 
+@pytest.mark.filterwarnings("ignore:this CPU is neither")
+@pytest.mark.parametrize("level", ["avx2", "avx2_vnni", "neon_dot", None])
+def test_what_no_level_needs_is_not_measured(level: str | None, model_path: Path, tmp_path: Path,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """Squares of what is joined serve pairs of bytes, what windows read the levels of quads."""
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))
+    monkeypatch.setattr(rounding, "SIDE", 4)
+    asked = []
+
+    def compiled(graph: Graph, **options) -> ReferenceProgram:
+        asked.append(graph)
+        return ReferenceProgram(graph)
+
+    monkeypatch.setattr(submodels, "compile_graph", compiled)
+    monkeypatch.setattr(submodels, "usual_target",
+                        lambda device: None if level is None else TARGETS[level])
+    Submodels(checkpoint.load(model_path), "int8", threads=1).kept("unet")
+    (graph,) = asked
+    assert any(name.startswith("square") for name in graph.outputs) == (level == "avx2")
+    images = [name for name, value in graph.outputs.items()
+              if name.startswith("layer") and len(value.shape) == 4]
+    assert bool(images) == (level in ("avx2_vnni", "neon_dot"))
+
+
 @pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore:this CPU is neither")
 def test_all_layers_together_are_within_an_error(model_path: Path, tmp_path: Path,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     """Where pairs of products are added in 16 bits; of a time step nothing is rounded in any case.
     With less error asked for, no layer has fewer bits."""
-    monkeypatch.setattr(submodels, "compile_graph", lambda graph, **options: OfPairs(graph))
+    monkeypatch.setattr(submodels, "compile_graph",
+                        lambda graph, **options: ReferenceProgram(graph))
+    monkeypatch.setattr(submodels, "usual_target", lambda device: TARGETS["avx2"])
     monkeypatch.setattr(rounding, "SIDE", 4)
     monkeypatch.setattr(rounding, "ERROR_MAX", 1.0)
     monkeypatch.setattr("smalti.rewrite.rounding.CHANNELS_MIN", 1)
@@ -196,9 +232,3 @@ def test_all_layers_together_are_within_an_error(model_path: Path, tmp_path: Pat
     assert not found[0] and "i16" in found[1].values()
     assert set(found[1]) < set(found[2]) and set(found[2].values()) == {"f32"}
     assert not any("time_embed" in name or "emb_layers" in name for name in found[2])
-
-
-class OfPairs(ReferenceProgram):
-    """The reference, as if it were a CPU without VNNI."""
-
-    targets = ("avx2",)

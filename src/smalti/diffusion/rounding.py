@@ -103,8 +103,10 @@ def enlarged(smallest: tuple[int, ...]) -> tuple[int, ...]:
             *rest)
 
 
-def tapped(graph: Graph) -> list[LayerRows]:
-    """Make rows of what the layers of `graph` read, whose weights are parameters, outputs of it."""
+def tapped(graph: Graph, windows: bool = True) -> list[LayerRows]:
+    """Make rows of what the layers of `graph` read, whose weights are parameters, outputs of it;
+    without `windows` not of convolutions of 3 x 3, which no integers are for where bytes are not
+    multiplied (see `rewrite.rounding`)."""
     found: list[LayerRows] = []
     for node in graph.nodes:
         images = node.operation.name == "conv"
@@ -113,6 +115,8 @@ def tapped(graph: Graph) -> list[LayerRows]:
         name, (x, weight, *_) = weight_name(node), node.inputs
         if name is None or len(weight.shape) != (4 if images else 2) \
                 or images and weight.shape[2:] not in WINDOWS:
+            continue
+        if windowed(node) and not windows:
             continue
         if images:
             x = x.transpose(0, 2, 3, 1)
@@ -219,8 +223,8 @@ def error(x: Floats, weight: Floats, row_scales: Floats | None = None,
     >>> error(x, np.ones((256, 1), np.float32) / (1 + abs(x).max(0))[:, None]) > 0.1
     True
     """
-    weight = weight[:, np.linspace(0, weight.shape[1] - 1, min(OUTPUTS_MAX, weight.shape[1])
-                                   ).astype(int)]
+    some = np.linspace(0, weight.shape[1] - 1, min(OUTPUTS_MAX, weight.shape[1])).astype(int)
+    weight = np.ascontiguousarray(weight[:, some], np.float32)
     truth = x @ weight
     steps = word_steps(len(weight)) if words else STEPS
     columns, scales = (weight, np.float32(1)) if codes and not words else rounded(

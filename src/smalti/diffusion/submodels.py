@@ -21,7 +21,6 @@ from smalti.checkpoint.adapters import Adapted, WeightedAdapter, changed
 from smalti.checkpoint.embeddings import Embedding
 from smalti.checkpoint.tensors import held_as
 from smalti.compiler.options import ROUNDED
-from smalti.compiler.targets import TARGETS
 from smalti.diffusion import rounding
 from smalti.diffusion.influence import influence
 from smalti.diffusion.placement import PartDevices
@@ -39,7 +38,7 @@ from smalti.graph import Graph
 from smalti.graph.quantised import FORMATS, of_eight_bits
 from smalti.rewrite.rounding import candidates
 from smalti.runtime import Program, cache, compile_graph
-from smalti.runtime.choice import described, of_wide_range
+from smalti.runtime.choice import described, of_wide_range, usual_target
 from smalti.runtime.supervisor import Account, Supervisor
 
 MODULATION = "modulation"
@@ -272,9 +271,12 @@ class Submodels:
         graph = plain.graph(part, shape)
         time = (rounding.TIME_OF_EDM if self.checkpoint.config.prediction.startswith("edm")
                 else rounding.TIME)
+        target = usual_target(self.placement.of_part(part))
+        bytes_multiplied = target is not None and target.multiplies_bytes
+        paired = target is not None and target.pairs_of_bytes
         chosen = candidates(graph, rows_min=rounding.ROWS_MIN)
-        known, inputs = influence(graph), rounding.noise(graph, time)
-        taps = rounding.tapped(graph)
+        known = influence(graph) if paired else None
+        taps, inputs = rounding.tapped(graph, bytes_multiplied), rounding.noise(graph, time)
         if MODULATION in graph.inputs:
             made = rounding.noise(plain.graph(MODULATION, (1,)), time)
             (inputs[MODULATION],) = plain.run(MODULATION, (1,), **made).values()
@@ -291,12 +293,10 @@ class Submodels:
                 self.key(part), self._title(part), ("measured", *shape), plain.weights, built,
                 plain._differing, plain._takes, None, self.progress, self.say)).program
             outputs = program.run_checked(inputs)
-        targets = [TARGETS[name] for name in program.targets]
-        codes = {name for name, dtype in program.weight_dtypes.items() if dtype in FORMATS
-                 and any(target.multiplies_bytes for target in targets)}
-        paired = any(target.pairs_of_bytes for target in targets)
-        words = any(map(rounding.words_help, targets))
-        reached = known.of(outputs) if paired else rounding.NOTHING
+        codes = {name for name, dtype in program.weight_dtypes.items()
+                 if dtype in FORMATS and bytes_multiplied}
+        words = target is not None and rounding.words_help(target)
+        reached = known.of(outputs) if known is not None else rounding.NOTHING
         return rounding.too_imprecise(
             taps, outputs, plain.weights.floats, plain.weights.drop, codes, paired, words,
             reached=reached, chosen=chosen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from smalti import machine, settings
+from smalti.codegen.target import Target
 from smalti.errors import InputError
 from smalti.runtime.device import LIBRARY, Device
 from smalti.runtime.devices import devices, found
@@ -101,6 +102,12 @@ def rate(device: Device) -> float:
 def precisions(device: str) -> tuple[str, ...]:
     """The precisions that programs of a device may have."""
     return driver_of(device).precisions
+
+
+def usual_target(device: str) -> Target | None:
+    """The target that programs of a device are compiled for where none is asked for; None where the
+    reference runs instead, or where its driver does not tell."""
+    return driver_of(device).usual(device)
 
 
 def of_wide_range(device: str, precision: str) -> str:

@@ -35,6 +35,8 @@ class Driver:
     GPU itself, which drivers of GPUs have; `bare(id, names)` is the GPU opened anew for a check,
     whatever was found of it before, and without what has these names among removals; `gone(id)`
     says whether it was lost and does not come back.
+    `usual(id)` is the target that programs of a device are compiled for where none is asked for, as
+    far as the driver can tell, else None.
     `model(device)` is what the timing model knows of a device, None where that is nothing;
     `about(device)` is what else a user is told of one: titles and texts. Neither opens it.
     """
@@ -49,6 +51,7 @@ class Driver:
     opened: Callable[[str], Gpu] | None = None
     bare: Callable[[str, Collection[str]], Gpu] | None = None
     gone: Callable[[str], bool] = lambda device: False
+    usual: Callable[[str], Target | None] = lambda device: None
     model: Callable[[Device], DeviceModel | None] = lambda device: None
     about: Callable[[Device], Sequence[tuple[str, str]]] = lambda device: ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from smalti.codegen.target import Target
 from smalti.compiler.options import ROUNDED
 from smalti.compiler.targets import TARGETS
 from smalti.cores import described
@@ -27,6 +28,12 @@ def wide_range(device: str, precision: str) -> str:
     return precision
 
 
+def usual(device: str) -> Target | None:
+    """The target of this CPU; None where the reference runs instead."""
+    name = best_level()
+    return None if name is None else TARGETS[name]
+
+
 def runs(device: str) -> list[Runnable]:
     """The feature levels that this CPU has."""
     return [Runnable(TARGETS[name], limits_at(name, 1), executor(TARGETS[name]))
@@ -42,5 +49,5 @@ def about(device: Device) -> tuple[tuple[str, str], ...]:
 
 
 DRIVER = Driver(lambda: (cpu(),), rate, compile_here, ("auto", "f32", "bf16", ROUNDED),
-                wide_range, runs, computes_in_main_memory=True, model=lambda device: modelled(),
-                about=about)
+                wide_range, runs, computes_in_main_memory=True, usual=usual,
+                model=lambda device: modelled(), about=about)
