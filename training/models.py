@@ -69,7 +69,9 @@ def signal_shares() -> torch.Tensor:
 
 
 class RunningMean:
-    """The exponential mean of the parameters of some models."""
+    """The exponential mean of the parameters of some models, of every `EACH`th step."""
+
+    EACH = 4
 
     def __init__(self, modules: Iterable[torch.nn.Module], decay: float):
         self.modules, self.decay, self.count = list(modules), decay, 0
@@ -83,7 +85,9 @@ class RunningMean:
     def step(self) -> None:
         """Take the present parameters into the mean; the mean is short at first."""
         self.count += 1
-        decay = min(self.decay, (1 + self.count) / (10 + self.count))
+        if self.count % self.EACH:
+            return
+        decay = min(self.decay, (1 + self.count) / (10 + self.count)) ** self.EACH
         torch._foreach_lerp_(self.values, [p.detach() for p in self.parameters()], 1 - decay)
 
     @torch.no_grad()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from kernels import quicken
 from layout import TOKEN_TABLE, from_single_file, preset_of, read_file, trained_tokens
 from models import decoding, make_text, make_unet, make_vae, multiplies_bfloat16
 from pictures import Pictures
@@ -71,7 +72,7 @@ class Run:
         if self.start:
             self.preset.update(preset_of(self.start.config))
         self.out, self.device = Path(options.out), torch.device(options.device)
-        self.began, self._pictures = time.time(), None
+        self.began, self._pictures, self.asked_to_end = time.time(), None, False
         for folder in ("state", "samples"):
             (self.out / folder).mkdir(parents=True, exist_ok=True)
         self.amp = options.amp
@@ -85,7 +86,7 @@ class Run:
             torch.backends.cuda.matmul.allow_tf32 = True
             torch.backends.cudnn.allow_tf32 = True
             torch.backends.cudnn.benchmark = True
-        else:  # at these sizes plain matrix products train faster than the flash path
+        elif self.amp == "bf16":  # plain matrix products train faster than the flash path then
             torch.backends.cuda.enable_flash_sdp(False)
             torch.backends.cuda.enable_mem_efficient_sdp(False)
 
@@ -134,9 +135,9 @@ class Run:
         return self._pictures
 
     def stopping(self) -> bool:
-        """Whether this process has used the minutes it was given."""
+        """Whether this process has used the minutes it was given, or was asked to end."""
         minutes = self.options.stop_after
-        return bool(minutes) and time.time() - self.began > minutes * 60
+        return self.asked_to_end or bool(minutes) and time.time() - self.began > minutes * 60
 
     def seconds(self) -> float:
         """The clock of the stages' budgets. On processor cores it is the time that they have worked
@@ -176,7 +177,13 @@ class Run:
         model = make_unet(self.preset)
         if self.start:
             from_single_file(model, "unet", self.preset, self.start.tensors)
-        return self.put(model)
+        return self.quickened(self.put(model))
+
+    def quickened(self, unet: torch.nn.Module) -> torch.nn.Module:
+        """A denoiser with faster layers, where it trains on processor cores in float32."""
+        if self.device.type == "cpu" and self.amp == "none" and self.options.kernels:
+            self.log(event="kernels", compiled=quicken(unet))
+        return unet.eval()  # it has no dropout; diffusers reorders its memory while it trains
 
     def fresh_text(self, vocabulary: list[int], like: dict[int, int]) -> torch.nn.Module:
         """The text encoder at the beginning of its training; see `Start.words`."""

@@ -17,6 +17,21 @@ FULL_SHARE = 0.45  # of the time at the full rate; then it falls along a cosine
 QUARTERS = 4
 
 
+def clip(gradients: list[torch.Tensor], most: float = 1.0) -> None:
+    """Make gradients smaller where their norm is more than `most`; else leave them unread."""
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if norm > most:
+        torch._foreach_mul_(gradients, most / norm)
+
+
+def reorder(optimiser: torch.optim.AdamW) -> None:
+    """Bring an optimiser's moments into the order of memory that their parameters have: its fused
+    step reads both as they lie there, and a state may come from layers of another order."""
+    for parameter, kept in optimiser.state.items():
+        for name in ("exp_avg", "exp_avg_sq"):
+            kept[name] = torch.empty_like(parameter.data).copy_(kept[name])
+
+
 class UnetStage:
     """min-SNR weighting, stratified steps, some captions emptied for guidance."""
 
@@ -32,8 +47,9 @@ class UnetStage:
                 model.load_state_dict(
                     torch.load(path, map_location="cpu", weights_only=False)[key])
         self.mean = RunningMean([self.unet, self.text], run.preset["ema"])
+        self.parameters = self.mean.parameters()
         self.optimiser = torch.optim.AdamW(
-            self.mean.parameters(), run.preset["lr"], betas=(0.9, 0.99), weight_decay=1e-3,
+            self.parameters, run.preset["lr"], betas=(0.9, 0.99), weight_decay=1e-3,
             fused=True)
         self.step, self.clock = 0, StageClock(run, options.unet_minutes)
         self.resume(run.load("unet.pt"))
@@ -49,7 +65,9 @@ class UnetStage:
         self.unet.load_state_dict(state["unet"])
         self.text.load_state_dict(state["text"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.mean.values = [value.to(self.run.device) for value in state["mean"]]
+        reorder(self.optimiser)
+        for value, mean in zip(self.mean.values, state["mean"], strict=True):
+            value.copy_(mean)
         self.mean.count = self.step = state["step"]
         self.clock.spent = state["spent"]
 
@@ -84,7 +102,7 @@ class UnetStage:
         errors = self.errors(latent, caption, moment)
         self.optimiser.zero_grad(set_to_none=True)
         errors.mean().backward()
-        torch.nn.utils.clip_grad_norm_(self.mean.parameters(), 1.0)
+        clip([parameter.grad for parameter in self.parameters])
         self.optimiser.step()
         self.mean.step()
         self.step += 1

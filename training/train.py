@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import warnings
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def parse() -> argparse.Namespace:
     add("--amp", default="auto", choices=["auto", "bf16", "none"],
         help="auto: bf16 where the device multiplies it itself")
     add("--channels-last", type=int, default=1)
+    add("--kernels", type=int, default=1, help="0: PyTorch's layers on processor cores as well")
     add("--compile", action="store_true", help="slower on processor cores for these sizes")
     add("--styles")
     for name, kind in (("batch", int), ("lr", float), ("bank-k", int), ("vae-batch", int),
@@ -103,6 +105,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     options = parse()
     run = Run(options)
+    signal.signal(signal.SIGTERM, lambda *_: setattr(run, "asked_to_end", True))
     run.log(event="start", options=vars(options), torch=torch.__version__)
     wanted = set(STAGES[1:8]) if options.stage == "all" else {options.stage}
     if "vae" in wanted and not run.start and not done(run, "vae.pt") \
