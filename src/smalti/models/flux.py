@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
+from smalti.models.denoiser_config import DenoiserConfig
 from smalti.models.transformer_config import FluxConfig, QwenImageConfig
 from smalti.nn import (
     diagonal_angles,
@@ -99,12 +100,12 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
             with g.scope(f"double_blocks.{i}"):
                 img, txt = double_block(img, txt, double_modulations(source, i, config), cos, sin,
                                         config, mask)
-            img = _controlled(img, double[i])
+            img = _controlled(img, double[i], config)
         x = g.apply("concat", txt, img, axis=1)                          # [n, t, c]
         for i in range(config.single_blocks):
             with g.scope(f"single_blocks.{i}"):
                 x = single_block(x, source("modulation.lin", 3 * i, 3), cos, sin, config, mask)
-            x = _controlled(x, single[i])
+            x = _controlled(x, single[i], config)
         with g.scope("final_layer"):
             shift, scale = source("adaLN_modulation.1", config.modulations - 2, 2)
             x = rows(x, length, length + own)
@@ -247,7 +248,7 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
                  "img_in", config.hidden_size)
     if config.context_normed:
         context = rms_norm(context, "context_norm", config.eps, "scale")
-    txt = linear(context, "txt_in", config.hidden_size)
+    txt = _in_unit(linear(context, "txt_in", config.hidden_size), config)
     if first is not None:
         txt = g.apply("concat", first, txt, axis=1)
     grids = [tuple(side // PATCH for side in picture.shape[2:]) for picture in (latent, *others)]
@@ -260,10 +261,10 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
     angles += [grid_angles(g, (1, *grid), 0, config.axes, config.rotary_base, starts=(k, 0, 0))
                for k, grid in enumerate(grids[1:], 1)]
     cos, sin = map(side_by_side, zip(*angles, strict=True))
-    return img, txt, cos, sin
+    return _in_unit(img, config), txt, cos, sin
 
 
-def reference_inputs(g: Graph, config: FluxConfig | QwenImageConfig, batch: int,
+def reference_inputs(g: Graph, config: DenoiserConfig, batch: int,
                      sizes: Sizes) -> list[Value]:
     """The inputs of latents of other pictures, [n, in_channels, h, w] each."""
     return [g.input(f"{REFERENCE}{k}", (batch, config.in_channels, *size))
@@ -294,10 +295,16 @@ def control_inputs(g: Graph, prefix: str, places: Places, blocks: int,
     return [inputs[place] if place >= 0 else None for place in places or (-1,) * blocks]
 
 
-def _controlled(x: Value, control: Value | None) -> Value:
+def _in_unit(x: Value, config: FluxConfig) -> Value:
+    """What tokens are made of, in the unit that they are kept in."""
+    return x if config.unit == 1 else x * config.unit
+
+
+def _controlled(x: Value, control: Value | None, config: FluxConfig) -> Value:
     """x [n, t, c], image tokens last, with a control [n, i, c] added to these."""
     if control is None:
         return x
+    control = _in_unit(control, config)
     text = x.shape[1] - control.shape[1]
     if not text:
         return x + control
@@ -348,7 +355,7 @@ def double_block(img: Value, txt: Value, modulations: dict[str, list[Value]], co
     products, turned = [], []
     for name, (x, start, end) in streams.items():
         shift, scale = modulations[name][:2]
-        normal = modulated_norm(x, shift, scale, config.eps)
+        normal = modulated_norm(x, shift, scale, config.stream_eps)
         with g.scope(f"{name}_attn"):
             products.append(linear(normal, "qkv", 3 * width, bias=config.bias))  # [n, t, 3 c]
             turned.append([_turned(products[-1], number, part, rows(cos, start, end),
@@ -371,7 +378,7 @@ def single_block(x: Value, modulations: list[Value], cos: Value, sin: Value, con
     """
     g, (n, _, width) = x.graph, x.shape
     shift, scale, gate = modulations
-    parts = linear(modulated_norm(x, shift, scale, config.eps), "linear1",
+    parts = linear(modulated_norm(x, shift, scale, config.stream_eps), "linear1",
                    3 * width + config.inner_size, bias=config.bias)           # [n, t, 3 c + m]
     q, k = (_turned(parts, number, part, cos, sin, config)
             for number, part in enumerate(("query_norm", "key_norm")))
@@ -380,13 +387,13 @@ def single_block(x: Value, modulations: list[Value], cos: Value, sin: Value, con
     mixed = _attention(q, k, v, mask, config)
     y = linear(g.apply("concat", mixed, _activated(hidden, config), axis=2), "linear2", width,
                bias=config.bias)
-    return x + gate.reshape(n, 1, width) * y
+    return x + _in_unit(gate.reshape(n, 1, width), config) * y
 
 
 def _final_layer(x: Value, shift: Value, scale: Value, height: int, width: int,
                  config: FluxConfig) -> Value:
     """Image tokens x [n, t, c] -> [n, out_channels, height, width]."""
-    y = linear(modulated_norm(x, shift, scale, config.eps), "linear",
+    y = linear(modulated_norm(x, shift, scale, config.stream_eps), "linear",
                PATCH * PATCH * config.out_channels)
     return from_patches(y, PATCH, height, width)
 
@@ -419,12 +426,12 @@ def _behind(x: Value, mixed: Value, name: str, modulations: list[Value],
     g, (n, _, width) = x.graph, x.shape
     _, _, gate, shift, scale, mlp_gate = modulations
     y = linear(mixed, f"{name}_attn.proj", width, bias=config.bias)
-    x = x + gate.reshape(n, 1, width) * y
+    x = x + _in_unit(gate.reshape(n, 1, width), config) * y
     with g.scope(f"{name}_mlp"):
-        y = linear(modulated_norm(x, shift, scale, config.eps), "0", config.inner_size,
+        y = linear(modulated_norm(x, shift, scale, config.stream_eps), "0", config.inner_size,
                    bias=config.bias)
         y = linear(_activated(y, config), "2", width, bias=config.bias)
-        return x + mlp_gate.reshape(n, 1, width) * y
+        return x + _in_unit(mlp_gate.reshape(n, 1, width), config) * y
 
 
 def _activated(x: Value, config: FluxConfig) -> Value:

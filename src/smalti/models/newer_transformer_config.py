@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from smalti.models.transformer_config import FluxConfig, TransformerConfig
 
+STREAM_UNIT = 2.0**-5
+"""Of tokens between blocks: those of two million fit f16."""
+
 
 @dataclass(frozen=True)
 class ErnieImageConfig(TransformerConfig):
@@ -65,6 +68,7 @@ class OvisImageConfig(FluxConfig):
     gates_last = True
     context_normed = True
     diagonal = True
+    unit = STREAM_UNIT
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class LongCatImageConfig(FluxConfig):
     image_start = (1, 512, 512)
     normed = (0, 2, 2)
     shrunk = True
+    unit = STREAM_UNIT
 
 
 ERNIE_IMAGE = ErnieImageConfig(hidden_size=4096, heads=32, mlp_size=12288)

@@ -78,6 +78,24 @@ def test_adapters_have_the_names_of_those_for_flux(tmp_path: Path, model: Checkp
         assert (count, left) == (2, []) and "LongCat-Image" in words
 
 
+def test_adapters_that_do_not_fit_are_called_by_what_they_seem_to_be_for(
+        tmp_path: Path, model: Checkpoint) -> None:
+    """Of FLUX.1 they have more blocks, which are named where others are applied."""
+    more = pair("diffusion_model.double_blocks.18.img_attn.proj", WIDTH, WIDTH)
+    with pytest.raises(CheckpointError, match="not used: .*blocks.18.*the model has no such layer"
+                                              ".* seems to be for Flux.1, Chroma, LongCat-Image"):
+        applied(tmp_path, model, more)
+    both = {**more, **pair("diffusion_model.double_blocks.0.img_attn.proj", WIDTH, WIDTH)}
+    count, left, _ = applied(tmp_path, model, both)
+    assert count == 2 and [name.split(".lora")[0] for name in left] == [
+        "diffusion_model.double_blocks.18.img_attn.proj"] * 2
+    with pytest.raises(CheckpointError, match="numbers, the model's has 64 x 64.*; it seems to be "
+                                              "for Flux.1, Chroma, LongCat-Image, FLUX.2"):
+        applied(tmp_path, model, pair("diffusion_model.double_blocks.0.img_attn.proj", 96, 96))
+    with pytest.raises(CheckpointError, match="an adapter for FLUX.2, and .* is Flux.1, Chroma or"):
+        applied(tmp_path, model, pair("diffusion_model.double_stream_modulation_img.lin", 18, 3))
+
+
 # ---------------------------------------------------------------------- prompts
 
 

@@ -259,8 +259,9 @@ class AdapterFile:
         total = len(self.left) + sum(len(change.roles) for change in self.changes)
         fit = Fit(weights, biases, total, unused)
         if not fit.applied:
-            raise CheckpointError(f"{self.path} changes nothing in {title}: {fit}; use it with a "
-                                  f"model that it was made for")
+            seems = "" if self.kind.id == "unknown" else f"it seems to be for {self.kind.words}; "
+            raise CheckpointError(f"{self.path} changes nothing in {title}: {fit}; {seems}use it "
+                                  f"with a model that it was made for")
         return fit
 
     def _require_input(self, change: LayerChange, target: Target | None, shapes: Shapes,
