@@ -461,6 +461,7 @@ diffusion/devices
 diffusion/families
 diffusion/few_steps
 diffusion/families_against_diffusers
+diffusion/flux3_against_diffusers
 diffusion/memory
 diffusion/quantised
 diffusion/qwen_image_control
@@ -482,6 +483,7 @@ machine/fitting
 models/models
 models/models_against_peers
 models/models_natively
+models/ovis_and_longcat
 models/transformer_controlnets
 models/transformers_against_peers
 nn/blocks

@@ -41,6 +41,8 @@ from smalti.models.language_config import (
 )
 from smalti.models.newer_transformer_config import (
     ERNIE_IMAGE,
+    FLUX3_KLEIN,
+    FLUX3_KLEIN_BASE,
     LONGCAT_IMAGE,
     OVIS_IMAGE,
 )
@@ -102,6 +104,12 @@ PUBLISHED = {  # configuration, and parameters of the denoiser (with learned pos
         **FLUX, "default_steps": 30, "default_guidance": 4.0, "flow_shift": 6.0}), 6_154_908_736),
     "FLUX.2 klein 4B": (ModelConfig("flux2", {"qwen3": QWEN3_4B}, FLUX2_KLEIN_4B, FLUX2_VAE, **{
         **FLUX, "default_steps": 4, "flow_shift": None}), 3_876_000_000),
+    "FLUX.3 klein": (ModelConfig("flux3", {"qwen3vl": QWEN3_VL_4B}, FLUX3_KLEIN, FLUX2_VAE, **{
+        **FLUX, "default_steps": 16, "flow_shift": 6.93}), 5_546_000_000),
+    "FLUX.3 klein base": (ModelConfig(
+        "flux3", {"qwen3vl": QWEN3_VL_4B}, FLUX3_KLEIN_BASE, FLUX2_VAE, **{
+            **FLUX, "default_steps": 50, "default_guidance": 3.5, "flow_shift": 6.93}),
+        5_536_000_000),
     "Anima": (ModelConfig("anima", {"qwen3": QWEN3_SMALL}, ANIMA, WAN_VAE, **{
         **FLUX, "default_steps": 30, "default_guidance": 4.0, "flow_shift": 3.0}), 2_091_000_000),
     "Krea 2": (ModelConfig("krea2", {"qwen3vl": QWEN3_VL_4B}, KREA2, WAN_VAE, **{

@@ -86,6 +86,13 @@ FILES = {
         {"single_stream_modulation.linear.weight": (9, 9),
          "time_guidance_embed.guidance_embedder.linear_1.weight": (9, 9)},
     ],
+    "flux3": [
+        {"early_stream_modulations.image.lin.weight": (9, 3),
+         "single_blocks.0.q_proj.weight": (3, 3)},
+        {UNET + "early_stream_modulations.image.lin.weight": (9, 3)},
+        {"early_stream_modulations.image.linear.weight": (9, 3),
+         "single_transformer_blocks.0.attn.to_q.weight": (3, 3)},
+    ],
     "z-image": [
         {"cap_pad_token": (1, 3840), "noise_refiner.0.attention.k_norm.weight": (128,)},
         {UNET + "cap_pad_token": (1, 3840), UNET + "noise_refiner.0.attention.qkv.weight": (3, 3)},
@@ -217,7 +224,8 @@ def test_families_that_are_read():
         "sd1": "sd1", "sd1-inpaint": "sd1", "sd1-pix2pix": "sd1", "unet": "sd1", "sd2": "sd2",
         "sdxl": "sdxl", "sdxl-refiner": "sdxl-refiner", "sd3": "sd3", "flux-dev": "flux",
         "flux-schnell": "flux", "chroma": "chroma", "z-image": "z-image",
-        "flux2": "flux2", "flux2-dev": "flux2-dev", "anima": "anima", "qwen-image": "qwen-image",
+        "flux2": "flux2", "flux2-dev": "flux2-dev", "flux3": "flux3",
+        "anima": "anima", "qwen-image": "qwen-image",
         "krea2": "krea2", "lumina2": "lumina2", "ernie-image": "ernie-image",
         "ovis-image": "ovis-image", "longcat-image": "longcat-image",
         **{name: name for name in (*NAMED, "qwen-image-edit-2511")}}

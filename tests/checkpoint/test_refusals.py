@@ -25,7 +25,7 @@ VAES = {**dict.fromkeys(("sd1", "sd2"), "vae-ft-mse-840000-ema-pruned"),
         **dict.fromkeys(("sdxl", "sdxl-refiner"), "sdxl_vae"), "sd3": "sd3_vae",
         **dict.fromkeys(("flux", "chroma", "z-image", "lumina2", "longcat-image", "ovis-image"),
                         "ae"),
-        **dict.fromkeys(("flux2", "flux2-dev", "ernie-image"), "flux2-vae"),
+        **dict.fromkeys(("flux2", "flux2-dev", "flux3", "ernie-image"), "flux2-vae"),
         **dict.fromkeys(("krea2", "anima", "qwen-image", *tiny.EDITS), "qwen_image_vae")}
 """What the files of autoencoders are called."""
 SWEPT = ("sd2", "sdxl-refiner", "chroma", "z-image", "flux2", "qwen-image", "qwen-image-edit",

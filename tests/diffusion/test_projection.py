@@ -30,7 +30,7 @@ def test_the_shipped_model_is_shown_nearly_as_its_decoder_shows_it(
     assert error < 0.15 and error < np.abs(best - wanted).mean() + 0.08
 
 
-UNPUBLISHED = ("anima", "ernie-image", "flux2", "flux2-dev", "krea2", "qwen-image",
+UNPUBLISHED = ("anima", "ernie-image", "flux2", "flux2-dev", "flux3", "krea2", "qwen-image",
                "qwen-image-edit", "qwen-image-edit-2509", "qwen-image-edit-2511")
 """Families for which none is taken over; a picture that is decoded gives one."""
 

@@ -23,7 +23,7 @@ def test_every_module_of_records_has_one() -> None:
         "sdxl-refiner", "flux2-dev", "qwen-image-edit-2509", "qwen-image-edit-2511"}
     assert set(families()) == set(known()) == {
         *tiny.FAMILIES, *tiny.EDITS, *(config.family for config in (
-            tiny.FLUX2_DEV, tiny.ERNIE_IMAGE, tiny.LONGCAT_IMAGE, tiny.LUMINA2,
+            tiny.FLUX2_DEV, tiny.FLUX3, tiny.ERNIE_IMAGE, tiny.LONGCAT_IMAGE, tiny.LUMINA2,
             tiny.OVIS_IMAGE))}
 
 

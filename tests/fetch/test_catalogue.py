@@ -33,8 +33,8 @@ def test_every_entry_can_be_used() -> None:
 
 def test_every_family_has_a_short_name() -> None:
     """But for Stable Diffusion 2, whose authors withdrew it, what later versions replace, and
-    LongCat-Image, of which no file of one model was found."""
-    replaced = {"sd2", "qwen-image-edit", "qwen-image-edit-2509", "longcat-image"}
+    LongCat-Image and FLUX.3-image, of which no file of one model was found."""
+    replaced = {"sd2", "qwen-image-edit", "qwen-image-edit-2509", "longcat-image", "flux3"}
     named = {each.family for each in catalogue.entries().values() if each.kind == "model"}
     assert {*families()} - replaced == named - {""}
 

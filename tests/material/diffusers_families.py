@@ -17,6 +17,7 @@ from transformer_peers import (
     anima_text_module,
     ernie_image_module,
     flux2_module,
+    flux3_module,
     krea2_module,
     longcat_image_module,
     lumina2_module,
@@ -111,6 +112,16 @@ class PaddedTokenizer(ChatTokenizer):
     def __call__(self, prompts: list[str], max_length: int = 0, **more: Any) -> Any:
         longest = max(len(byte_bpe.qwen3().tokenize(text)) for text in prompts)
         return super().__call__(prompts, max_length or longest, **more)
+
+
+class WindowTokenizer(ChatTokenizer):
+    """The processor of FLUX.3's pipeline, whose tokenizer is asked twice: for the length of a text,
+    and for one that is filled up."""
+
+    def tokenizer(self, text: str, max_length: int, padding: str = "", **more: Any) -> Any:
+        """As that of Qwen3."""
+        own = min(len(byte_bpe.qwen3().tokenize(text)), max_length)
+        return self([text], max_length if padding else own, **more)
 
 
 class WordTokenizer(ChatTokenizer):
@@ -343,6 +354,8 @@ def transformer(family: str) -> Any:
         return z_image_transformer(config)
     if family in ("flux2", "flux2-dev"):
         return flux2_module(config)
+    if family == "flux3":
+        return flux3_module(config)
     if family == "anima":
         return anima_module(config)
     if family == "krea2":
@@ -438,6 +451,8 @@ def pipeline(family: str, prediction: str = "epsilon") -> Any:
         "flux", "flux2", "flux2-dev", "longcat-image", "ovis-image"))
     if family == "anima":
         return anima_pipeline(flow, vae, texts[0], network)
+    if family == "flux3":
+        return flux3_pipeline(vae=vae, text_encoder=texts[0], transformer=network)
     if family in LANGUAGE_MODELS:
         return language_pipeline(family, flow, vae=vae, text_encoder=texts[0],
                                  transformer=network)
@@ -513,6 +528,18 @@ def anima_pipeline(scheduler: Any, vae: Any, text: Any, network: Any) -> Any:
         scheduler=scheduler, vae=vae, text_encoder=text, tokenizer=ChatTokenizer(),
         t5_tokenizer=Tokenizer(None), transformer=network,
         text_conditioner=anima_text_module(tiny.FAMILIES["anima"].denoiser).eval())
+    return pipe
+
+
+def flux3_pipeline(**parts: Any) -> Any:
+    """Put together of blocks, but for those that rewrite prompts; its scheduler is its own."""
+    from diffusers.modular_pipelines import Flux3AutoBlocks, Flux3DistilledAutoBlocks
+
+    distilled = parts["transformer"].config.flow_map
+    blocks = (Flux3DistilledAutoBlocks if distilled else Flux3AutoBlocks)()
+    blocks.sub_blocks.pop("prompt_upsampler")
+    pipe = blocks.init_pipeline()
+    pipe.update_components(tokenizer=WindowTokenizer(), **parts)
     return pipe
 
 

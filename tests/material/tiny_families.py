@@ -41,6 +41,7 @@ from smalti.models.language_config import (
 )
 from smalti.models.newer_transformer_config import (
     ErnieImageConfig,
+    Flux3Config,
     LongCatImageConfig,
     OvisImageConfig,
 )
@@ -144,6 +145,12 @@ ERNIE_IMAGE = ModelConfig(
     replace(vae(FLUX2_VAE), statistics_eps=1e-5), "flow")
 """The same, of a text encoder of that kind."""
 
+FLUX3 = ModelConfig(
+    "flux3", {"qwen3vl": QWEN3_VL},
+    Flux3Config(64, heads=2, mlp_size=192, stream_blocks=1, blocks=2, context_dim=192,
+                axes=(8, 8, 8, 8), flow_map=True), vae(FLUX2_VAE), "flow")
+"""Not among the others: FLUX.2 has its autoencoder, Krea 2 its text encoder."""
+
 LONGCAT_IMAGE = ModelConfig(
     "longcat-image", {"qwen25": QWEN25},
     LongCatImageConfig(**{**FLUX, "mlp_size": 256, "context_dim": 48}), vae(FLUX_VAE), "flow")
@@ -186,7 +193,8 @@ def _wordless(config: ModelConfig) -> ModelConfig:
 WORDLESS = {name: _wordless(config)
             for name, config in [*FAMILIES.items(), ("flux2-dev", FLUX2_DEV),
                                  ("ernie-image", ERNIE_IMAGE), ("lumina2", LUMINA2),
-                                 ("longcat-image", LONGCAT_IMAGE), ("ovis-image", OVIS_IMAGE)]}
+                                 ("longcat-image", LONGCAT_IMAGE), ("ovis-image", OVIS_IMAGE),
+                                 ("flux3", FLUX3)]}
 """The same with so few tokens that they read no prompts, but are written at once."""
 WORDLESS_EDITS = {name: _wordless(config) for name, config in EDITS.items()}
 
@@ -205,7 +213,8 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
     "ernie-image": {"ministral": "text_encoders.ministral3_3b.transformer.model."},
     "lumina2": {"gemma2": "text_encoders.gemma2_2b.transformer.model."},
     "ovis-image": {"qwen3": "text_encoders.qwen3_2b.transformer.model."},
-    "krea2": {"qwen3vl": "text_encoders.qwen3vl_4b.transformer.model."},
+    **dict.fromkeys(("krea2", "flux3"),
+                    {"qwen3vl": "text_encoders.qwen3vl_4b.transformer.model."}),
     "anima": {"qwen3": "text_encoders.qwen3_06b.transformer.model."},
     **dict.fromkeys(("qwen-image", "longcat-image", *EDITS),
                     {"qwen25": "text_encoders.qwen25_7b.transformer.model."}),
@@ -215,7 +224,7 @@ PICTURES = "visual.deepstack_merger_list.0.norm.weight"
 PLAIN = ("t5xxl", "qwen3", "qwen25", "qwen3vl", "gemma2", "mistral", "ministral")
 """Text encoders that read the plain text, and are named alike inside."""
 NEWER = ("flux", "chroma", "z-image", "flux2", "flux2-dev", "krea2", "anima", "qwen-image",
-         "lumina2", "ernie-image", "longcat-image", "ovis-image")
+         "lumina2", "ernie-image", "longcat-image", "ovis-image", "flux3")
 """Families whose whole files begin the names of the autoencoder with `vae.`, and that read plain
 texts."""
 DENOISER, VAE = "model.diffusion_model.", "first_stage_model."

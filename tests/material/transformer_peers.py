@@ -14,6 +14,7 @@ from smalti.models import (
     ChromaConfig,
     ErnieImageConfig,
     Flux2Config,
+    Flux3Config,
     FluxConfig,
     FluxControlNetConfig,
     Krea2Config,
@@ -65,6 +66,10 @@ TINY_KREA2 = Krea2Config(hidden_size=64, heads=4, kv_heads=2, mlp_size=96, block
 
 TINY_ERNIE_IMAGE = ErnieImageConfig(hidden_size=64, heads=2, mlp_size=96, blocks=2, in_channels=16,
                                     out_channels=16, context_dim=24, axes=(8, 12, 12))
+
+TINY_FLUX3 = Flux3Config(hidden_size=64, heads=2, mlp_size=192, stream_blocks=2, blocks=3,
+                         in_channels=16, out_channels=16, context_dim=24, axes=(8, 8, 8, 8),
+                         flow_map=True)
 
 TINY_OVIS_IMAGE = OvisImageConfig(hidden_size=64, heads=2, mlp_size=256, double_blocks=2,
                                   single_blocks=3, in_channels=4, out_channels=4, context_dim=24,
@@ -272,6 +277,18 @@ def ernie_image_module(config: ErnieImageConfig) -> Any:
         num_layers=config.blocks, ffn_hidden_size=config.mlp_size, in_channels=config.in_channels,
         out_channels=config.out_channels, text_in_dim=config.context_dim,
         rope_axes_dim=config.axes)
+
+
+def flux3_module(config: Flux3Config) -> Any:
+    """diffusers' Flux3Transformer2DModel."""
+    from diffusers import Flux3Transformer2DModel
+
+    return Flux3Transformer2DModel(
+        in_channels=config.in_channels, cond_in_channels=config.in_channels,
+        num_layers=config.stream_blocks, num_single_layers=config.blocks,
+        attention_head_dim=config.head_dim, num_attention_heads=config.heads,
+        joint_attention_dim=config.context_dim, mlp_ratio=config.mlp_size / config.hidden_size,
+        axes_dims_rope=config.axes, flow_map=config.flow_map)
 
 
 def ovis_image_module(config: OvisImageConfig) -> Any:

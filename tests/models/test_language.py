@@ -155,13 +155,15 @@ def test_quantised_weights(name: str) -> None:
     assert relative_error(found, expected) < 1e-3
 
 
-def hidden(module: Any, tokens: np.ndarray, mask: np.ndarray | None = None) -> list[np.ndarray]:
+def hidden(module: Any, tokens: np.ndarray, mask: np.ndarray | None = None,
+           places: np.ndarray | None = None) -> list[np.ndarray]:
     """All hidden states of a module of transformers."""
     import torch
 
     with torch.no_grad():
         found = module(torch.tensor(tokens, dtype=torch.int64), output_hidden_states=True,
-                       attention_mask=None if mask is None else torch.tensor(mask))
+                       attention_mask=None if mask is None else torch.tensor(mask),
+                       position_ids=None if places is None else torch.tensor(places))
     return [state.numpy() for state in found.hidden_states]
 
 
@@ -229,6 +231,11 @@ def test_what_fills_up_is_read_as_transformers_reads_it() -> None:
     mask = (np.arange(30) < np.array([[12], [30]])).astype(np.int64)
     states = hidden(module, tokens, mask)
     graph = language_graph(TINY, 2, 30, taps=[1, 2], masked=True)
-    found = evaluate(graph, {"tokens": tokens, "mask": mask.astype(np.float32)},
-                     weights)["context"]
+    given = {"tokens": tokens, "mask": mask.astype(np.float32)}
+    found = evaluate(graph, given, weights)["context"]
+    np.testing.assert_allclose(found, np.concatenate(states[1:3], axis=2), atol=1e-4)
+    placed = language_graph(TINY, 2, 30, taps=[1, 2], masked=True, filled_at=1)  # as of FLUX.3
+    places = np.where(mask == 1, np.arange(30), 1)
+    states = hidden(module, tokens, mask, places)
+    found = evaluate(placed, given, weights)["context"]
     np.testing.assert_allclose(found, np.concatenate(states[1:3], axis=2), atol=1e-4)

@@ -337,7 +337,8 @@ class Encoder:
         length = read.longest
         if text.round_to:
             before = text.dropped
-            length = before + rounded(length + text.masked - before, text.round_to, low - before,
+            one_more = text.masked and not text.windowed  # a token that fills up is seen
+            length = before + rounded(length + one_more - before, text.round_to, low - before,
                                       high - before)
         else:
             length = low if length <= low else high
@@ -347,7 +348,8 @@ class Encoder:
             places = np.arange(length)
             ends = read.ends[:, None]
             inputs["mask"] = read.own(length)[:, ::-1 if text.filled_first else 1].copy()
-            mask = (places <= ends).astype(np.float32)[:, text.dropped:]
+            last = read.windows(text.round_to, low, high)[:, None] - 1 if text.windowed else ends
+            mask = (places <= last).astype(np.float32)[:, text.dropped:]
         if text.seen is not None:
             (token,) = tokenizer.tokenize(text.seen.token)
             language = self.submodels.checkpoint.config.texts[text.encoder.name]

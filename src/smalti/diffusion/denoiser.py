@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from smalti.diffusion.noise import NoiseLevels
 from smalti.errors import InputError, NumericsError
+from smalti.models.flux3 import TARGET
 
 Floats = npt.NDArray[np.float32]
 
@@ -95,6 +96,9 @@ class Denoiser:
     1 for networks that multiply by 1000 themselves). Raises InputError for another prediction, and
     for one that does not go with the kind of the levels.
 
+    A network that is a `flow_map` is also told which time a step leads to, as the input `target`:
+    that of the next level of the `walk`, which are the noise levels of a sampler.
+
     >>> levels = NoiseLevels.scaled_linear()
     >>> denoiser = Denoiser(lambda x, time, conditioning: x, levels, "epsilon")
     >>> x = np.ones((1, 4, 2, 2), np.float32)
@@ -104,7 +108,8 @@ class Denoiser:
     """
 
     def __init__(
-        self, network: Network, levels: NoiseLevels, prediction: str, flow_time: float = 1000.0
+        self, network: Network, levels: NoiseLevels, prediction: str, flow_time: float = 1000.0,
+        flow_map: bool = False
     ) -> None:
         if prediction not in PREDICTIONS:
             known = ", ".join(PREDICTIONS)
@@ -116,6 +121,8 @@ class Denoiser:
         self.levels = levels
         self.prediction = prediction
         self.flow_time = flow_time
+        self.flow_map = flow_map
+        self.walk: Sequence[float] = ()
 
     def time(self, sigma: float) -> float:
         """What the network is given as time at a noise level."""
@@ -125,6 +132,18 @@ class Denoiser:
             return math.log(sigma) / 4
         return float(self.levels.timestep(sigma))
 
+    def following(self, sigma: float) -> float:
+        """The level of the walk that a step from this one leads to; 0 behind the last.
+
+        >>> from smalti.diffusion.noise import FlowLevels
+        >>> levels = FlowLevels.shifted(3.0)
+        >>> denoiser = Denoiser(lambda x, time, told: x, levels, "flow", flow_map=True)
+        >>> denoiser.walk = [1.0, 0.7, 0.0]
+        >>> denoiser.following(1.0), denoiser.following(0.8), denoiser.following(0.7)
+        (0.7, 0.7, 0.0)
+        """
+        return max((float(level) for level in self.walk if level < sigma), default=0.0)
+
     def outputs(self, x: Floats, sigma: float, rows: Sequence[Conditioning]) -> list[Floats]:
         """What the network gives for each conditioning, all in one batch; each of x's shape.
 
@@ -132,6 +151,9 @@ class Denoiser:
         together.
         """
         sigma = float(sigma)  # a numpy float64 would make all of it float64
+        if self.flow_map:
+            target = np.full(1, self.time(self.following(sigma)), np.float32)
+            rows = [{**row, TARGET: target} for row in rows]
         count = len(rows)
         scaled = x * PREDICTIONS[self.prediction](sigma).into
         times = np.full(count * len(x), self.time(sigma), np.float32)

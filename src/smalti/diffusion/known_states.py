@@ -35,7 +35,8 @@ def basis(submodels: Submodels, part: str, text: Text) -> str | None:
         return None
     device = described(submodels.placement.of_part(part))
     config = submodels.checkpoint.config.texts[text.encoder.name]
-    reads = (text.layer, text.taps, text.final_norm, text.masked, text.filled_first)
+    reads = (text.layer, text.taps, text.final_norm, text.masked, text.filled_first,
+             text.filled_at)
     return "\n".join(map(str, (
         config, reads, device.id, device.name, device.features, settings.target(),
         submodels.precision_of(part), submodels.checkpoint.digest(inside))))

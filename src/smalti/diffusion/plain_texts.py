@@ -73,6 +73,10 @@ class PlainTexts:
         """f32[texts, length], 1 for tokens of a text and its end, 0 behind."""
         return (np.arange(length) < self.ends[:, None]).astype(np.float32)
 
+    def windows(self, multiple: int, low: int, high: int) -> np.ndarray:
+        """i32[texts], of each the tokens with those that fill it up (see `rounded`)."""
+        return np.array([rounded(int(end), multiple, low, high) for end in self.ends], np.int32)
+
     def not_read(self, whose: Sequence[str], behind: str = "") -> list[str]:
         """Lines about what was cut off the texts, beside what a template has `behind` them."""
         return [f"{what} is longer than the {tokens.count} tokens that the model reads; not read: "

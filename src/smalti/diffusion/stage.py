@@ -35,7 +35,8 @@ class DenoiserStage:
         prompts = begun.steered(conditioned(submodels, asked, steps, timings, begun.pictures))
         network = PictureNetwork(submodels, asked.batch_size, controls, asked.tiling)
         levels = noise_levels(config, asked.width, asked.height, asked.steps)
-        return cls(submodels, prompts, network, Denoiser(network, levels, config.prediction))
+        denoiser = Denoiser(network, levels, config.prediction, flow_map=config.denoiser.flow_map)
+        return cls(submodels, prompts, network, denoiser)
 
     def begin(self, guidance: Guidance, index: int, latent: tuple[int, int],
               sigmas: Sequence[float], timings: Stopwatch) -> None:
@@ -44,6 +45,7 @@ class DenoiserStage:
         `latent` are height and width, `sigmas` the noise levels of all steps and the last 0.
         """
         guidance.denoiser = self.denoiser
+        self.denoiser.walk = sigmas
         guidance.condition(*self.prompts.at(index))
         with timings.of("prepare"):
             times = [self.denoiser.time(sigma) for sigma in sigmas[index:-1]]

@@ -150,6 +150,7 @@ def _graph(name: str, config: LanguageConfig, text: Text) -> Callable[..., Graph
     taps = _taps(config.hidden_size, config.layers, text)
     return partial(language_graph, config, taps=taps, final_norm=text.final_norm,
                    masked=text.masked, filled_first=text.filled_first,
+                   filled_at=text.filled_at,
                    seeing=text.seen is not None,
                    prefix=_inside(name).removesuffix("."))
 

@@ -172,6 +172,9 @@ class Text:
                   too, those of a language model are as if they saw the text alone
     file          what the file of the encoder is usually called, where it is another than that of
                   most models that read it
+    windowed      whether the denoiser sees a text with all that fills it up to a multiple of
+                  `round_to` tokens, and nothing behind, where others are longer
+    filled_at     the place at which all tokens that fill up stand; None: behind the text
     filled_first  whether a text is filled up in front of it, by tokens that see nothing
     left_out      what is taken out of a prompt
     only_valid    whether states of tokens that fill up are zeros, and a mask says which those are
@@ -197,6 +200,8 @@ class Text:
     tokens: Callable[[Any], tuple[int, int]] = all_tokens(77, 77)
     round_to: int = 0
     masked: bool = False
+    windowed: bool = False
+    filled_at: int | None = None
     filled_first: bool = False
     left_out: str = ""
     only_valid: bool = False

@@ -54,6 +54,9 @@ class DenoiserConfig(ABC):
     clean: bool = False
     """Whether tokens of pictures that it reads are modulated as at time 0."""
 
+    flow_map: bool = False
+    """Whether it is told which time a step leads to, besides that of the latent."""
+
     needs_reference = False
     """Whether it makes no picture of a prompt alone."""
 

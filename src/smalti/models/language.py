@@ -40,13 +40,15 @@ GATES = {"silu": silu, "gelu_tanh": gelu_tanh}
 
 def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Sequence[int],
                    final_norm: bool = False, masked: bool = False, filled_first: bool = False,
-                   seeing: bool = False, prefix: str = PREFIX) -> Graph:
+                   filled_at: int | None = None, seeing: bool = False,
+                   prefix: str = PREFIX) -> Graph:
     """tokens i32[batch, length] -> context f32[batch, length, hidden_size * number of taps].
 
     Tap k is the state behind k layers, channels side by side where there are several; what lies
     above the last of them is not computed. With `final_norm` the norm behind all layers is computed
     of each. With `masked` an input `mask` f32[batch, length] is 1 for tokens that others see, 0 for
-    those that none sees; `filled_first` says that these stand before the others, and see nothing.
+    those that none sees; `filled_first` says that these stand before the others, and see nothing,
+    `filled_at` at which place all of them stand, if they do not stand behind the others.
     If `seeing`, for texts with pictures among their tokens, there are inputs `pictures` f32[batch,
     length, hidden_size], which hold what stands for tokens that `shown` f32[batch, length] is 1 of,
     and zeros elsewhere, and `cos` and `sin` f32[batch, length, head_dim / 2] of all (see
@@ -70,6 +72,8 @@ def language_graph(config: LanguageConfig, batch: int, length: int, *, taps: Seq
         cos, sin = (g.constant(table) for table in _angles(np.arange(length)[None, :, None],
                                                             config))
     seen = g.input("mask", (batch, length)) if masked else None
+    if seen is not None and filled_at is not None:
+        cos, sin = _filled_at(filled_at, seen.reshape(batch, length, 1), cos, sin, config)
     mask = [] if seen is None else [hidden_scores(seen)]
     sees = seen.reshape(batch, length, 1) if seen is not None and filled_first else None
     with g.scope(prefix):
@@ -113,6 +117,14 @@ def _angles(positions: np.ndarray, config: LanguageConfig) -> tuple[np.ndarray, 
         steps = steps * kept + steps / np.float32(config.stretched) * (1 - kept)
     angles = positions.astype(np.float32) * steps
     return np.cos(angles), np.sin(angles)
+
+
+def _filled_at(place: int, seen: Value, cos: Value, sin: Value,
+               config: LanguageConfig) -> tuple[Value, Value]:
+    """The angles of tokens, those at this place for tokens that are 0 in `seen` [n, t, 1]."""
+    cos, sin = (own * seen + seen.graph.constant(table) * (1.0 - seen) for own, table in zip(
+        (cos, sin), _angles(np.full((1, 1, 1), place), config), strict=True))
+    return cos, sin
 
 
 def _kept(config: LanguageConfig) -> np.ndarray:

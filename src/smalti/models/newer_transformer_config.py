@@ -7,9 +7,14 @@ data, no behaviour, no weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from smalti.models.transformer_config import FluxConfig, TransformerConfig
+from smalti.models.transformer_config import (
+    FLUX2_KLEIN_4B,
+    FLUX2_REFERENCES,
+    FluxConfig,
+    TransformerConfig,
+)
 
 STREAM_UNIT = 2.0**-5
 """Of tokens between blocks: those of two million fit f16."""
@@ -90,6 +95,60 @@ class LongCatImageConfig(FluxConfig):
     unit = STREAM_UNIT
 
 
+@dataclass(frozen=True)
+class Flux3Config(TransformerConfig):
+    """FLUX.3-image (Black Forest Labs 2026): text, image and pictures that are read, each seen by
+    itself alone in `stream_blocks` blocks, and all together in `blocks` more.
+
+    A pixel of the latent is a token, as in FLUX.2, whose autoencoder it has. `axes` are the
+    channels of a head that turn with the frame, row, column, and the place in the text. A model
+    that was distilled is a `flow_map`, and told which time a step leads to (Boffi et al. 2024,
+    arXiv:2406.07507). Layers for pictures that are read may be missing.
+    """
+
+    hidden_size: int
+    heads: int
+    mlp_size: int
+    stream_blocks: int = 5
+    blocks: int = 28
+    in_channels: int = 128
+    out_channels: int = 128
+    context_dim: int = 20480
+    axes: tuple[int, ...] = (32, 32, 32, 32)
+    rotary_base: float = 10000.0
+    eps: float = 1e-6
+    flow_map: bool = False
+    reference: bool = True
+
+    spacing = 0.5
+    """How far rows and columns of an image are apart, in steps of the axes."""
+    apart = True
+    cropped = True
+
+    @property
+    def references(self) -> int:
+        """Pictures that may be read as tokens."""
+        return FLUX2_REFERENCES if self.reference else 0
+
+    @property
+    def multiple(self) -> int:
+        """Any size of a latent will do."""
+        return 1
+
+    def sides(self, width: int, height: int) -> tuple[int, int]:
+        """As FLUX.2 reads pictures: those of one of a megapixel where it is larger.
+
+        >>> FLUX3_KLEIN.sides(3000, 2000), FLUX3_KLEIN.sides(640, 480)
+        ((1254, 836), (640, 480))
+        """
+        return FLUX2_KLEIN_4B.sides(width, height)
+
+    @property
+    def depth(self) -> str:
+        """How many blocks of which kinds it has, in words."""
+        return f"{self.stream_blocks} stream and {self.blocks} single blocks"
+
+
 ERNIE_IMAGE = ErnieImageConfig(hidden_size=4096, heads=32, mlp_size=12288)
 """ERNIE-Image and ERNIE-Image-Turbo, 8.0 billion parameters."""
 
@@ -98,3 +157,9 @@ OVIS_IMAGE = OvisImageConfig(hidden_size=3072, heads=24, mlp_size=12288)
 
 LONGCAT_IMAGE = LongCatImageConfig(hidden_size=3072, heads=24, mlp_size=12288)
 """LongCat-Image, 6.3 billion parameters."""
+
+FLUX3_KLEIN_BASE = Flux3Config(hidden_size=3072, heads=24, mlp_size=9216)
+"""FLUX.3-image-klein base, 5.5 billion parameters."""
+
+FLUX3_KLEIN = replace(FLUX3_KLEIN_BASE, flow_map=True)
+"""FLUX.3-image-klein, which was distilled from it."""

@@ -62,13 +62,14 @@ def rotary_embedding(x: Value, cos: Value, sin: Value, heads: int) -> Value:
 
 
 def grid_angles(g: Graph, grid: tuple[int, ...], length: int, axes: tuple[int, ...],
-                base: float = 10000.0, starts: tuple[int, ...] = ()) -> tuple[Value, Value]:
+                base: float = 10000.0, starts: tuple[int, ...] = (),
+                spacing: tuple[float, ...] = ()) -> tuple[Value, Value]:
     """Cosines and sines [1, length + prod(grid), sum(axes) / 2] of rotations on several axes.
 
     Of each head axes[i] channels turn with the i-th coordinate; pair j of them by
     base^(-2 j / axes[i]) a step. The first `length` tokens stand at 0, those behind on the points
-    of `grid`, whose extents belong to the last axes and begin at `starts`, or at 0. Raises
-    InputError for odd axes.
+    of `grid`, whose extents belong to the last axes and begin at `starts`, or at 0; they are a
+    step apart, or as far as `spacing` says. Raises InputError for odd axes.
 
     >>> cos, sin = grid_angles(Graph(), (2, 3), 4, (8, 28, 28))
     >>> cos.shape, sin.shape
@@ -80,10 +81,11 @@ def grid_angles(g: Graph, grid: tuple[int, ...], length: int, axes: tuple[int, .
     tables = []
     for function, at_rest in ((np.cos, 1.0), (np.sin, 0.0)):
         parts = [_filled(g, at_rest, (*grid, sum(axes[:still]) // 2))] if still else []
-        begins = starts or (0,) * len(grid)
-        for i, (extent, width, start) in enumerate(zip(grid, axes[still:], begins, strict=True)):
-            steps = np.arange(start, start + extent)[:, None] * base ** (
-                -np.arange(0, width, 2) / width)
+        begins, apart = starts or (0,) * len(grid), spacing or (1,) * len(grid)
+        for i, (extent, width, start, step) in enumerate(
+                zip(grid, axes[still:], begins, apart, strict=True)):
+            places = np.arange(start, start + extent) * step
+            steps = places[:, None] * base ** (-np.arange(0, width, 2) / width)
             shape = [extent if j == i else 1 for j in range(len(grid))]
             table = g.constant(function(steps).astype(np.float32).reshape(*shape, width // 2))
             parts.append(g.apply("expand", table, shape=(*grid, width // 2)))

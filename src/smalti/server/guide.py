@@ -66,6 +66,9 @@ ABOUT: Mapping[str, str] = {
     "flux2-dev": "It makes pictures of about {size} pixels from whole sentences, writing included, "
                  "and changes pictures as they say. At guidance 1, its own, a negative prompt is "
                  "not read.",
+    "flux3": "It makes pictures of about {size} pixels from whole sentences, writing included, and "
+             "changes pictures as they say. The distilled model takes 16 steps and reads no "
+             "negative prompt at guidance 1; its base, in 50 steps, does.",
     "chroma": "It makes pictures of about {size} pixels from whole sentences, and reads negative "
               "prompts. It follows FLUX.1, and LoRAs for that one mostly fit.",
 }

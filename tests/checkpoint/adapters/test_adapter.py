@@ -48,7 +48,7 @@ WHOLE = {**pair(f"{STEM}_k", 32, 768), **pair(f"{STEM}_q", 32, 32), **pair(TEXT_
       **pair("lora_te2_text_model_encoder_layers_0_mlp_fc1", 8, 8)}, "SDXL"),
     (pair("lora_unet_middle_block_1_transformer_blocks_9_attn1_to_q", 8, 8), "SDXL"),
     (pair("transformer.single_transformer_blocks.0.attn.to_q", 8, 8),
-     "Flux.1, Chroma, LongCat-Image or Ovis-Image"),
+     "Flux.1, Chroma, LongCat-Image, FLUX.3 or Ovis-Image"),
     (pair("lora_unet_joint_blocks_0_x_block_attn_qkv", 24, 8), "Stable Diffusion 3"),
     (pair("transformer.transformer_blocks.0.attn.to_q", 8, 8),
      "Anima, FLUX.2, Krea 2, Ovis-Image, Qwen-Image, Stable Diffusion 3, Flux.1, Chroma or "

@@ -50,10 +50,10 @@ def tensors(pipe: Any, family: str) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("family", [
     "sd1", "sd2", "sdxl", "sd3", "flux", "chroma", "z-image", "anima", "qwen-image",
-    "flux2", "krea2", "lumina2", "ernie-image"])
+    "flux2", "krea2", "lumina2", "ernie-image", "flux3"])
 def test_merged_weights_are_those_of_diffusers(tmp_path: Path, family: str,
                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    for config in (tiny.LUMINA2, tiny.ERNIE_IMAGE):
+    for config in (tiny.LUMINA2, tiny.ERNIE_IMAGE, tiny.FLUX3):
         monkeypatch.setitem(tiny.FAMILIES, config.family, config)
     pipe = theirs.pipeline(family)
     theirs.save(pipe, tmp_path / "base")

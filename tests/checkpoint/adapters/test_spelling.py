@@ -109,6 +109,14 @@ FLUX2 = {
         "img_attn.qkv": (3 * W, W), "txt_attn.qkv": (3 * W, W), "img_attn.proj": (W, W),
         "txt_attn.proj": (W, W), "img_mlp.0": (6 * W, W), "txt_mlp.2": (W, 3 * W)}),
     **named(UNET + "single_blocks.7.", {"linear1": (9 * W, W), "linear2": (W, 4 * W)})}
+FLUX3 = {
+    UNET + "early_stream_modulations.image.lin.weight": (3 * W, W),
+    **named(UNET, {"emb_in.image": (W, 128), "ref_time_in.out_layer": (W, W),
+                   "final_layer.image.linear": (128, W),
+                   "final_layer.image.adaLN_modulation.1": (2 * W, W)}),
+    **named(UNET + "content_mode_blocks.image_cond.0.", {"q_proj": (W, W), "mlp_in": (6 * W, W)}),
+    **named(UNET + "txt_mode_blocks.3.", {"v_proj": (W, W)}),
+    **named(UNET + "single_blocks.7.", {"attn_out": (W, W), "mlp_out": (W, 3 * W)})}
 KREA2 = {
     **named(UNET, {"first": (W, 64), "tproj.1": (6 * W, W), "last.linear": (64, W),
                    "txtfusion.projector": (1, 12)}),
@@ -313,6 +321,30 @@ SPELLED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, list[Part]]]] = {
             "lora_unet_llm_adapter_blocks_0_cross_attn_k_proj",
             "text_conditioner.blocks.0.cross_attn.k_proj")},
         "lora_te_layers_3_self_attn_q_proj": [(QWEN3 + "layers.3.self_attn.q_proj", 0, 2 * W)],
+    }),
+    "flux3": (FLUX3, {
+        **{name: [(UNET + "content_mode_blocks.image_cond.0.q_proj", 0, W)] for name in (
+            "diffusion_model.content_mode_blocks.image_cond.0.q_proj",
+            "transformer.mode_blocks.image_cond.0.attn.to_q",
+            "base_model.model.mode_blocks.image_cond.0.attn.to_q",
+            "lora_unet_content_mode_blocks_image_cond_0_q_proj",
+            "lycoris_content_mode_blocks_image_cond_0_q_proj")},
+        "transformer.mode_blocks.image_cond.0.ff.linear_in": [
+            (UNET + "content_mode_blocks.image_cond.0.mlp_in", 0, 6 * W)],
+        **{name: [(UNET + "txt_mode_blocks.3.v_proj", 0, W)] for name in (
+            "txt_mode_blocks.3.v_proj", "transformer.txt_mode_blocks.3.attn.to_v")},
+        **{name: [(UNET + "single_blocks.7.attn_out", 0, W)] for name in (
+            "diffusion_model.single_blocks.7.attn_out", "lora_unet_single_blocks_7_attn_out",
+            "transformer.single_transformer_blocks.7.attn.to_out.0")},
+        "transformer.single_transformer_blocks.7.ff.linear_out": [
+            (UNET + "single_blocks.7.mlp_out", 0, W)],
+        "transformer.early_stream_modulations.image.linear": [
+            (UNET + "early_stream_modulations.image.lin", 0, 3 * W)],
+        "transformer.target_timestep_embedder.linear_2": [
+            (UNET + "ref_time_in.out_layer", 0, W)],
+        "transformer.norm_out.linear": [
+            (UNET + "final_layer.image.adaLN_modulation.1", W, W),
+            (UNET + "final_layer.image.adaLN_modulation.1", 0, W)],
     }),
     "flux2": (FLUX2, {
         **{name: [(UNET + "double_blocks.0.img_attn.qkv", 0, 3 * W)] for name in (

@@ -99,7 +99,7 @@ def test_the_file_of_its_authors_is_read(tmp_path: Path, weights: tiny.Weights) 
     assert found.config.vae == CONFIG.vae and found.config.vae.downscale == 4
     for name, value in tiny.part(weights, tiny.VAE, tiny.VAE).items():
         np.testing.assert_array_equal(found.read(name), value)
-    assert "32 channels, as those of ERNIE-Image, FLUX.2 klein and" in str(inspect(vae))
+    assert "32 channels, as those of ERNIE-Image, FLUX.2 klein, FLUX.2 dev and" in str(inspect(vae))
 
 
 def test_a_decoder_of_other_widths_is_read(tmp_path: Path, weights: tiny.Weights) -> None:

@@ -117,7 +117,7 @@ def test_it_makes_pictures(tmp_path: Path) -> None:
     (pair("diffusion_model.double_blocks.0.img_mlp.down_proj", WIDTH, MLP), "Ovis-Image"),
     (pair("diffusion_model.single_blocks.1.linear1", 3 * WIDTH + 2 * MLP, WIDTH), "Ovis-Image"),
     (pair("transformer.single_transformer_blocks.1.attn.to_q", WIDTH, WIDTH),
-     "Flux.1, Chroma, LongCat-Image or Ovis-Image"),
+     "Flux.1, Chroma, LongCat-Image, FLUX.3 or Ovis-Image"),
     (pair("lora_unet_double_blocks_0_img_attn_qkv", 3 * WIDTH, WIDTH, *KOHYA),
      "Flux.1, Chroma, LongCat-Image, FLUX.2 or Ovis-Image"),
 ], ids=lambda value: value if isinstance(value, str) else next(iter(value)))

@@ -26,6 +26,7 @@ IGNORED = re.compile(
     r"|(model\.)?(diffusion_model\.)?norm_final\.weight$"  # of Z-Image, which does not read it
     r"|.*\._extra_state$|(net\.)?accum_\w+$"  # of Cosmos-Predict2, as is the next
     r"|(net\.|(model\.)?diffusion_model\.)?pos_embedder\.(seq|dim_\w+_range)$"
+    r"|(model\.diffusion_model\.|diffusion_model\.)?repa_projectors\."  # of FLUX.3's training
     r"|.*\.time_conv\.(weight|bias)$"  # of films: the one frame of a picture is not read by it
 )
 

@@ -117,8 +117,9 @@ BACKBONE = Backbone(
     layout=partial(flux_layout, FLUX2_DIFFUSERS),
     mark="single_stream_modulation.",
     first="img_in",
-    adapted=r"(double|single)_stream_modulation|attn_to_qkv_mlp_proj|ff(_context)?_linear_(in|out)"
-            r"|single_transformer_blocks_\d+_attn_to_out|(^|_)sformer_blocks_\d",
+    adapted=r"(double|single)_stream_modulation(?!s)|attn_to_qkv_mlp_proj"
+            r"|(?<!single_)transformer_blocks_\d+_ff(_context)?_linear_(in|out)"
+            r"|single_transformer_blocks_\d+_attn_to_out(?!_0)|(^|_)sformer_blocks_\d",
     alike="flux",
     shaped=SHAPED,
     precise=r"(img|txt|time|guidance)_in\.|final_layer\.|_stream_modulation(_img|_txt)?\.",
