@@ -346,6 +346,7 @@ def _entered(file: Tensors, bare: str | None, family: str | None) -> dict[str, S
     """
     sorted_out: Contents = contents(file, bare, family)
     found: dict[str, StoredTensor] = {}
+    which = None
     for part, parameters in sorted_out.parts.items():
         if part == TEXT:
             shapes = {name: file.shape(parts[0].name) for name, parts in parameters.items()}
@@ -354,6 +355,8 @@ def _entered(file: Tensors, bare: str | None, family: str | None) -> dict[str, S
         found.update((name, StoredTensor.of(file, name, parts))
                      for name, parts in parameters.items())
     for name, expression in sorted_out.doubles:
+        if which and name.startswith(f"{TEXT}."):
+            (name,) = renamed(which, {name: expression})
         second = StoredTensor.of(file, name, expression)
         if not found[name].same_as(second):
             raise CheckpointError(

@@ -103,6 +103,23 @@ def test_parts_that_are_missing_or_wrong_are_named(tmp_path: Path, weights: tiny
         Pipeline.load(alone, text_encoders=texts, vae=vae)
 
 
+def test_a_tensor_that_a_text_encoder_holds_twice_is_one(
+        tmp_path: Path, model: Checkpoint, weights: tiny.Weights,
+        others: tuple[list[Path], Path]) -> None:
+    """Under two names, by which it is not seen yet which text encoder it is of."""
+    text = tiny.part(tiny.text_encoder(CONFIG, weights, "qwen3vl"), "", "model.")
+    name = "layers.3.self_attn.q_norm.weight"
+    alone = tiny.write(tmp_path / "flux3.safetensors", tiny.part(weights, tiny.DENOISER))
+    for added in (0, 1):
+        twice = {**text, f"model.language_model.{name}": text[f"model.{name}"] + np.float16(added)}
+        path = tiny.write(tmp_path / f"text{added}.safetensors", twice)
+        if added:
+            with pytest.raises(CheckpointError, match="two different tensors for one weight"):
+                load(alone, [path], others[1])
+        else:
+            assert load(alone, [path], others[1]).config == model.config
+
+
 # ---------------------------------------------------------------------- adapters
 
 
