@@ -22,11 +22,11 @@ STEPS = 4
 
 RUN = """
 import json, sys, time
-path, threads, steps, started = sys.argv[1:]
+path, threads, steps, precision, started = sys.argv[1:]
 from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.pipeline import Pipeline
 imported = time.monotonic()
-pipe = Pipeline.load(path, device="cpu", threads=int(threads))
+pipe = Pipeline.load(path, device="cpu", threads=int(threads), precision=precision)
 opened = time.monotonic()
 job = pipe.job(PictureOptions.of(prompt="a red apple", seed=1, steps=int(steps)))
 ends = []
@@ -42,21 +42,22 @@ print(json.dumps({
 """The process, which prints seconds by what they were for."""
 
 
-def first_step_row(path: Path, threads: int) -> Row:
+def first_step_row(path: Path, threads: int, precision: str = "auto") -> Row:
     """The best of some processes, with what a process before has compiled, and the file in the
     page cache."""
     with tempfile.TemporaryDirectory() as cache:
         found = []
         for _ in range(ROUNDS + 1):
             command = [sys.executable, "-c", RUN, str(path), str(threads), str(STEPS),
-                       str(time.monotonic())]
+                       precision, str(time.monotonic())]
             done = subprocess.run(command, env=environment(Path(cache)), check=True, text=True,
                                   stdout=subprocess.PIPE)
             found.append(json.loads(done.stdout))
     waited = [each["first"] - each["text"] - each["step"] for each in found[1:]]
     best = found[1:][waited.index(min(waited))]
     return Row.at_most(
-        "start of a process to the end of the first step, beyond text encoder and step",
+        "start of a process to the end of the first step, beyond text encoder and step, precision "
+        + precision,
         SECONDS_MAX, min(waited), " s",
         ", ".join(f"{name} {seconds:.2f}" for name, seconds in best.items()) +
         f"; middle {statistics.median(waited):.2f}")

@@ -23,6 +23,8 @@ COMPILE_SECONDS_MAX = 10
 CACHED_SECONDS_MAX = 0.5
 MEMORY_BYTES_MAX = 1.5e9
 INSTALL_BYTES_MAX = 200e6
+INT8_BYTES_MAX = 1.6e9
+"""Of a picture in integers of 8 bits, weights included."""
 DECODE_BYTES_MAX = {512: 0.6e9, 1024: 1.6e9}
 """Of a picture of so many pixels a side, above the weights in f32."""
 
@@ -140,6 +142,19 @@ def memory_row(path: Path, threads: int) -> Row:
                f"{above / 1e9:.2f} GB (anonymous {peak.anonymous / 1e9:.2f} GB less the UNet's "
                f"weights {weights / 1e9:.2f} GB; resident with the mapped checkpoint "
                f"{peak.resident / 1e9:.2f} GB)", above <= MEMORY_BYTES_MAX)
+
+
+def int8_memory_row(path: Path, threads: int) -> Row:
+    """All memory of one picture in integers of 8 bits, once it is known which layers stand them."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = generate_command(
+            "a red apple", "--model", str(path), "--precision", "int8", "--device", "cpu",
+            "--steps", "1", "--threads", str(threads), "-o", f"{folder}/apple.png")
+        first, peak = (peak_of(command, environment(Path(folder))) for _ in range(2))
+    return Row.at_most("memory of a picture in int8, weights included", INT8_BYTES_MAX / 1e9,
+                       peak.anonymous / 1e9, " GB",
+                       f"resident with the mapped checkpoint {peak.resident / 1e9:.2f} GB; at the "
+                       f"first use of the checkpoint {first.anonymous / 1e9:.2f} GB")
 
 
 def install_row() -> Row:

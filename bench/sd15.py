@@ -2,7 +2,7 @@
 
     python bench/make_checkpoint.py sd15.safetensors
     python bench/sd15.py sd15.safetensors [--threads 2]
-        [--rows models,compile,memory,engine,shape,lora,first]
+        [--rows models,compile,memory,engine,shape,lora,first,int8]
         [--models clip_l,unet,unet_1,decode,encode] [--peers torch,onnxruntime,openvino]
         [--rounds 3] [--exports FOLDER] [--json FILE]
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from agreement import picture_row
 from engine import engine_row, shape_row
 from first_step import first_step_row
-from footprint import compile_rows, decode_memory_rows, memory_row
+from footprint import compile_rows, decode_memory_rows, int8_memory_row, memory_row
 from lora import lora_row
 from report import finish
 
@@ -28,7 +28,7 @@ from smalti.benchmark.engines import PEERS
 from smalti.benchmark.suite import CASES
 from smalti.benchmark.table import Row
 
-ROWS = ("models", "compile", "memory", "engine", "shape", "lora", "first", "picture")
+ROWS = ("models", "compile", "memory", "engine", "shape", "lora", "first", "int8", "picture")
 MODELS = ("clip_l", "unet", "unet_1", "decode", "encode")
 PICTURE_STEPS = 2
 
@@ -81,6 +81,8 @@ def measured(given: argparse.Namespace, exports: Path) -> list[Row]:
         rows.append(lora_row(path, threads))
     if "first" in given.rows:
         rows.append(first_step_row(path, threads))
+    if "int8" in given.rows:
+        rows += [int8_memory_row(path, threads), first_step_row(path, threads, "int8")]
     if "picture" in given.rows:
         rows.append(picture_row(path, "karras", PICTURE_STEPS, threads))
     return rows
