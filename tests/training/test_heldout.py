@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,6 +68,23 @@ def test_scenes_are_held_out_of_each_kind_with_tokens_of_the_bank(tmp_path: Path
     assert held["alone"]["tok"][0].tolist() == [2, 1, 0]
     counts = told[HELD_SCENES:2 * HELD_SCENES]
     assert all(any(word in text for word in ("two", "three", "four")) for text in counts)
+
+
+def test_things_stand_at_regular_places_in_the_share_asked_for(tmp_path: Path) -> None:
+    from composed import REGULAR, REGULAR_SIZE, Composer
+    from plain_shapes import Shapes, listed
+    from shortlist import read_list
+
+    none = tmp_path / "none.txt"
+    none.write_text("")
+    entries, rng = read_list(listed(tmp_path)), random.Random(4)
+    for share in (0.0, 0.5, 1.0):
+        made, regular = Composer(Shapes(), entries, none, regular=share), 0
+        for _ in range(200):
+            things, _ = made._count(rng, "3d")
+            regular += [(thing.x, thing.y, thing.size) for thing in things] == [
+                (*at, REGULAR_SIZE) for at in REGULAR[len(things)]]
+        assert abs(regular / 200 - share) < 0.15
 
 
 @pytest.mark.parametrize("there", [True, False])
