@@ -20,6 +20,7 @@ from smalti.models.config import (
     FLUX_VAE,
     OPENCLIP_G,
     OPENCLIP_H,
+    QWEN_IMAGE21_VAE,
     SD1_UNET,
     SD2_UNET,
     SD3_VAE,
@@ -45,6 +46,7 @@ from smalti.models.newer_transformer_config import (
     FLUX3_KLEIN_BASE,
     LONGCAT_IMAGE,
     OVIS_IMAGE,
+    QWEN_IMAGE21,
 )
 from smalti.models.transformer_config import (
     ANIMA,
@@ -125,6 +127,11 @@ PUBLISHED = {  # configuration, and parameters of the denoiser (with learned pos
     "LongCat-Image": (ModelConfig("longcat-image", {"qwen25": QWEN25_7B}, LONGCAT_IMAGE, FLUX_VAE,
         **{**FLUX, "default_steps": 50, "default_guidance": 4.5, "flow_shift": None}),
         6_270_000_000),
+    "Qwen-Image-2.1": (ModelConfig(
+        "qwen-image21", {"qwen3vl": replace(QWEN3_VL_4B, hidden_size=4096, mlp_size=12288)},
+        QWEN_IMAGE21, QWEN_IMAGE21_VAE, **{
+            **FLUX, "default_steps": 40, "flow_shift": None, "flow_terminal": 0.02}),
+        7_115_124_736),
     "Lumina-Image 2": (ModelConfig("lumina2", {"gemma2": GEMMA2_2B}, LUMINA2, FLUX_VAE, **{
         **FLUX, "default_steps": 30, "default_guidance": 4.0, "flow_shift": 6.0}), 2_610_000_000),
     "Qwen-Image": (ModelConfig("qwen-image", {"qwen25": QWEN25_7B}, QWEN_IMAGE, WAN_VAE, **{

@@ -134,6 +134,11 @@ FILES = {
     "ernie-image": [
         {"layers.0.adaLN_sa_ln.weight": (4096,)}, {UNET + "layers.0.adaLN_sa_ln.weight": (4096,)},
     ],
+    "qwen-image21": [
+        {"txt_in.text_norm.weight": (4096,), "modulation.1.weight": (48, 8)},
+        {UNET + "txt_in.text_norm.weight": (4096,),
+         UNET + "transformer_blocks.0.img_mlp.gate_up.weight": (48, 8)},
+    ],
     "lumina2": [
         {"cap_embedder.1.weight": (2304, 2304), "noise_refiner.0.ffn_norm1.weight": (2304,)},
         {"time_caption_embed.caption_embedder.0.weight": (2304,),
@@ -228,6 +233,7 @@ def test_families_that_are_read():
         "anima": "anima", "qwen-image": "qwen-image",
         "krea2": "krea2", "lumina2": "lumina2", "ernie-image": "ernie-image",
         "ovis-image": "ovis-image", "longcat-image": "longcat-image",
+        "qwen-image21": "qwen-image21",
         **{name: name for name in (*NAMED, "qwen-image-edit-2511")}}
 
 

@@ -26,7 +26,8 @@ VAES = {**dict.fromkeys(("sd1", "sd2"), "vae-ft-mse-840000-ema-pruned"),
         **dict.fromkeys(("flux", "chroma", "z-image", "lumina2", "longcat-image", "ovis-image"),
                         "ae"),
         **dict.fromkeys(("flux2", "flux2-dev", "flux3", "ernie-image"), "flux2-vae"),
-        **dict.fromkeys(("krea2", "anima", "qwen-image", *tiny.EDITS), "qwen_image_vae")}
+        **dict.fromkeys(("krea2", "anima", "qwen-image", *tiny.EDITS), "qwen_image_vae"),
+        "qwen-image21": "qwen_image_2.1_vae_bf16"}
 """What the files of autoencoders are called."""
 SWEPT = ("sd2", "sdxl-refiner", "chroma", "z-image", "flux2", "qwen-image", "qwen-image-edit",
          "qwen-image-edit-2509")
@@ -109,6 +110,7 @@ def test_a_layer_that_is_not_known(tmp_path: Path, stored: dict[str, Stored], fa
     ("longcat-image", "qwen3", "it reads the text encoder Qwen2.5-VL"),
     ("lumina2", "qwen3", "holds the text encoder Qwen3, which a Lumina-Image 2 checkpoint does"),
     ("krea2", "gemma2", "it reads the text encoder Qwen3-VL"),
+    ("qwen-image21", "qwen25", "it reads the text encoder Qwen3-VL"),
     ("anima", "t5xxl", "it reads the text encoder Qwen3"),
     ("flux2-dev", "qwen25", "it reads the text encoder Mistral Small"),
     ("flux2-dev", "ministral", "holds the text encoder Ministral 3, which a FLUX.2 dev checkpoint"),

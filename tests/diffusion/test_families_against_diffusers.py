@@ -343,3 +343,37 @@ def test_a_picture_of_lumina2_is_that_of_diffusers(tmp_path: Path, prompt: str,
     assert near.mean() >= 0.999 and picture.std() > 1
     cut = [line for line in last.result.warnings if "is longer than the 256" in line]
     assert len(cut) == (len(prompt) > 99)
+
+
+@pytest.mark.parametrize(("prompt", "negative", "guidance"), [
+    ("a red apple, ripe", "", 1.0), ("", "", 1.0), ("a red apple, ripe", "blurry", 4.0),
+    ("a red apple, ripe, " * 40, "", 3.0)])
+def test_a_picture_of_qwen_image21_is_that_of_diffusers(
+        tmp_path: Path, prompt: str, negative: str, guidance: float,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of other lengths than their negative ones, and empty ones, which are read as a space;
+    levels of noise follow the size. Pictures have opacity."""
+    import torch
+
+    width, height = 96, 64
+    monkeypatch.setitem(tiny.FAMILIES, "qwen-image21", tiny.QWEN_IMAGE21)
+    pipe = theirs.pipeline("qwen-image21")
+    pipe.set_progress_bar_config(disable=True)
+    ours = Pipeline.load(theirs.save(pipe, tmp_path / "model"), threads=1)
+    config = ours.config
+    assert (config.family, config.flow_shift, config.flow_terminal) == ("qwen-image21", None, 0.02)
+    assert config.vae == tiny.QWEN_IMAGE21.vae
+    latents = NoiseSource("cpu", (7,), (64, height // 16, width // 16)).draw()
+    start = torch.from_numpy(latents).flatten(2).transpose(1, 2)
+    with torch.no_grad():
+        found = pipe(prompt, negative_prompt=negative, true_cfg_scale=guidance, width=width,
+                     height=height, num_inference_steps=STEPS, latents=start,
+                     output_type="latent").images
+    expected = found.transpose(1, 2).reshape(latents.shape).numpy()
+    *_, last = ours.steps(prompt, negative_prompt=negative, steps=STEPS, seed=7, sampler="euler",
+                          guidance_scale=guidance, width=width, height=height)
+    assert relative_error(last.latents, expected) <= ERROR_MAX
+    picture = np.asarray(last.result.images[0], np.float64)
+    near = np.abs(picture - theirs.decoded(pipe, expected)) <= 1
+    assert near.mean() >= 0.999 and picture.std() > 1
+    assert picture.shape == (height, width, 4)

@@ -52,7 +52,9 @@ NEWER = {  # adapter that makes a model one of few steps -> the family, steps
     "anima-turbo-lora-v0.2": ("anima", 10), "anima_preview2_turbo_lora": ("anima", 10),
     "FLUX.2-dev-Turbo": ("flux2-dev", 8), "Flux_2-Turbo-LoRA_comfyui": ("flux2-dev", 8),
     "Qwen-Image-2512-Turbo-LoRA": ("qwen-image", 4),
-    "Qwen-Image-Lightning-8steps-V1.0": ("qwen-image", 8)}
+    "Qwen-Image-Lightning-8steps-V1.0": ("qwen-image", 8),
+    "Qwen-Image-2.1-Lightning": ("qwen-image21", 4),
+    "Qwen-Image-2.1-Lightning pytorch_lora_weights": ("qwen-image21", 4)}
 
 
 @pytest.mark.parametrize("name", MODELS)

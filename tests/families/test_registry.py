@@ -24,7 +24,7 @@ def test_every_module_of_records_has_one() -> None:
     assert set(families()) == set(known()) == {
         *tiny.FAMILIES, *tiny.EDITS, *(config.family for config in (
             tiny.FLUX2_DEV, tiny.FLUX3, tiny.ERNIE_IMAGE, tiny.LONGCAT_IMAGE, tiny.LUMINA2,
-            tiny.OVIS_IMAGE))}
+            tiny.OVIS_IMAGE, tiny.QWEN_IMAGE21))}
 
 
 @pytest.mark.parametrize("family", known().values(), ids=lambda family: family.name)

@@ -22,7 +22,9 @@ from transformer_peers import (
     longcat_image_module,
     lumina2_module,
     ovis_image_module,
+    qwen_image21_module,
     qwen_image_module,
+    residual_autoencoder,
     z_image_module,
 )
 
@@ -31,7 +33,7 @@ from smalti.diffusion import byte_bpe, tekken
 from smalti.diffusion.t5_tokenizer import shipped
 from smalti.diffusion.tokenizer import END, encode
 from smalti.families.language import CHATML, CHATML_ANSWER
-from smalti.models.config import CausalVaeConfig, ClipTextConfig
+from smalti.models.config import CausalVaeConfig, ClipTextConfig, ResidualVaeConfig
 from smalti.models.language_config import LanguageConfig
 from smalti.models.newer_transformer_config import ErnieImageConfig
 from smalti.models.transformer_config import (
@@ -173,6 +175,35 @@ class PictureProcessor(Tokenizer):
         return read
 
 
+class TextProcessor(ChatTokenizer):
+    """That of Qwen3-VL, of texts alone, which are filled up in front."""
+
+    @property
+    def tokenizer(self) -> Any:
+        return self
+
+    def encode(self, text: str) -> list[int]:
+        return byte_bpe.qwen3().tokenize(text)
+
+    def apply_chat_template(self, messages: list[dict[str, Any]], **_: Any) -> list[list[int]]:
+        """What the model is told, as token numbers."""
+        (message,) = messages
+        return [self.encode(f"<|im_start|>{message['role']}\n{message['content'][0]['text']}"
+                            "<|im_end|>\n")]
+
+    def __call__(self, text: list[str], **_: Any) -> Any:
+        import torch
+        from transformers import BatchEncoding
+
+        rows = [self.encode(each) for each in text]
+        longest = max(map(len, rows))
+        padding = byte_bpe.qwen3().vocabulary.padding
+        return BatchEncoding({
+            "input_ids": torch.tensor([[padding] * (longest - len(row)) + row for row in rows]),
+            "attention_mask": torch.tensor([[0] * (longest - len(row)) + [1] * len(row)
+                                            for row in rows])})
+
+
 class MistralTokenizer(Tokenizer):
     """A small one of Mistral's kind, with its template for a conversation."""
 
@@ -242,8 +273,8 @@ def language_model(config: LanguageConfig) -> Any:
         module = gemma(sizes, turns, config)
     elif config.stretched > 1:
         module = ministral(sizes, config)
-    elif config == tiny.QWEN3_VL:
-        module = qwen3_vl(sizes, turns, config.head_dim)
+    elif config.rotary_base == tiny.QWEN3_VL.rotary_base:
+        module = qwen3_vl(sizes, turns, config.head_dim, speaking=config != tiny.QWEN3_VL)
     else:
         kind, about = ((Qwen3Model, Qwen3Config) if config.qk_norm else
                        (MistralModel, MistralConfig))
@@ -278,14 +309,16 @@ def qwen25_vl(config: LanguageConfig, sizes: dict[str, Any], turns: dict[str, An
         vision_config=vision))
 
 
-def qwen3_vl(sizes: dict[str, Any], turns: dict[str, Any], head_dim: int) -> Any:
-    """Qwen3-VL, without the words that it would say."""
-    from transformers import Qwen3VLConfig, Qwen3VLModel
+def qwen3_vl(sizes: dict[str, Any], turns: dict[str, Any], head_dim: int,
+             speaking: bool) -> Any:
+    """Qwen3-VL, with the words that it would say or without, as Krea 2's folder has it."""
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration, Qwen3VLModel
 
     section = [head_dim // 2 - 2 * (head_dim // 8), head_dim // 8, head_dim // 8]
     vision = dict(depth=1, hidden_size=32, num_heads=2, intermediate_size=48,
                   out_hidden_size=sizes["hidden_size"], deepstack_visual_indexes=[0])
-    return Qwen3VLModel(Qwen3VLConfig(
+    kind = Qwen3VLForConditionalGeneration if speaking else Qwen3VLModel
+    return kind(Qwen3VLConfig(
         text_config={**sizes, "head_dim": head_dim, "rope_parameters": {
             **turns, "mrope_section": section, "mrope_interleaved": True}},
         vision_config=vision))
@@ -311,6 +344,8 @@ def autoencoder(family: str) -> Any:
     from diffusers import AutoencoderKL, AutoencoderKLFlux2, AutoencoderKLQwenImage
 
     config = tiny.FAMILIES[family].vae
+    if isinstance(config, ResidualVaeConfig):
+        return residual_autoencoder(config)
     if isinstance(config, CausalVaeConfig):
         return AutoencoderKLQwenImage(
             base_dim=config.channels, z_dim=config.z_channels,
@@ -368,6 +403,8 @@ def transformer(family: str) -> Any:
         return ovis_image_module(config)
     if family == "longcat-image":
         return longcat_image_module(config)
+    if family == "qwen-image21":
+        return qwen_image21_module(config)
     if isinstance(config, QwenImageConfig):
         return qwen_image_module(config)
     shared = dict(in_channels=4 * config.in_channels, num_layers=config.double_blocks,
@@ -505,10 +542,12 @@ def qwen_image_pipeline(family: str, **parts: Any) -> Any:
     """That which makes pictures, or one that changes them."""
     import diffusers
 
-    parts |= {"tokenizer": WordTokenizer(),
-              "scheduler": diffusers.FlowMatchEulerDiscreteScheduler(
-                  use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, base_image_seq_len=256,
-                  max_image_seq_len=8192, shift_terminal=0.02)}
+    parts["scheduler"] = diffusers.FlowMatchEulerDiscreteScheduler(
+        use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, base_image_seq_len=256,
+        max_image_seq_len=8192, shift_terminal=0.02)
+    if family == "qwen-image21":
+        return diffusers.QwenImage21Pipeline(processor=TextProcessor(), **parts)
+    parts["tokenizer"] = WordTokenizer()
     if family == "qwen-image":
         return diffusers.QwenImagePipeline(**parts)
     kind = (diffusers.QwenImageEditPipeline if family == "qwen-image-edit" else

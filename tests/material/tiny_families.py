@@ -7,7 +7,7 @@ and of SD 3, 32 groups, 32 channels a head of Flux.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ from smalti.models.config import (
     FLUX_VAE,
     OPENCLIP_G,
     OPENCLIP_H,
+    QWEN_IMAGE21_VAE,
     SD3_VAE,
     SD_VAE,
     SDXL_VAE,
     WAN_VAE,
     CausalVaeConfig,
     ModelConfig,
+    ResidualVaeConfig,
     UNetConfig,
 )
 from smalti.models.language import language_graph
@@ -44,6 +46,7 @@ from smalti.models.newer_transformer_config import (
     Flux3Config,
     LongCatImageConfig,
     OvisImageConfig,
+    QwenImage21Config,
 )
 from smalti.models.transformer_config import (
     AnimaConfig,
@@ -156,6 +159,13 @@ LONGCAT_IMAGE = ModelConfig(
     LongCatImageConfig(**{**FLUX, "mlp_size": 256, "context_dim": 48}), vae(FLUX_VAE), "flow")
 """As the next one."""
 
+QWEN_IMAGE21 = ModelConfig(
+    "qwen-image21", {"qwen3vl": replace(QWEN3_VL, layers=3)},
+    QwenImage21Config(64, heads=2, mlp_size=192, blocks=2, context_dim=24, axes=(4, 14, 14)),
+    replace(QWEN_IMAGE21_VAE, channels=8, block_channels=(8, 8, 16, 16, 16), res_blocks=1,
+            decoder_channels=(12, 12, 24, 24, 24)), "flow", flow_shift=None, flow_terminal=0.02)
+"""Not among the others: a pixel of its latents is one of 16 x 16, and its pictures have opacity."""
+
 OVIS_IMAGE = ModelConfig(
     "ovis-image", {"qwen3": QWEN3},
     OvisImageConfig(**{**FLUX, "mlp_size": 256, "context_dim": 32}), vae(FLUX_VAE), "flow")
@@ -194,7 +204,7 @@ WORDLESS = {name: _wordless(config)
             for name, config in [*FAMILIES.items(), ("flux2-dev", FLUX2_DEV),
                                  ("ernie-image", ERNIE_IMAGE), ("lumina2", LUMINA2),
                                  ("longcat-image", LONGCAT_IMAGE), ("ovis-image", OVIS_IMAGE),
-                                 ("flux3", FLUX3)]}
+                                 ("flux3", FLUX3), ("qwen-image21", QWEN_IMAGE21)]}
 """The same with so few tokens that they read no prompts, but are written at once."""
 WORDLESS_EDITS = {name: _wordless(config) for name, config in EDITS.items()}
 
@@ -215,6 +225,7 @@ TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole m
     "ovis-image": {"qwen3": "text_encoders.qwen3_2b.transformer.model."},
     **dict.fromkeys(("krea2", "flux3"),
                     {"qwen3vl": "text_encoders.qwen3vl_4b.transformer.model."}),
+    "qwen-image21": {"qwen3vl": "text_encoders.qwen3vl_8b.transformer.model."},
     "anima": {"qwen3": "text_encoders.qwen3_06b.transformer.model."},
     **dict.fromkeys(("qwen-image", "longcat-image", *EDITS),
                     {"qwen25": "text_encoders.qwen25_7b.transformer.model."}),
@@ -224,7 +235,7 @@ PICTURES = "visual.deepstack_merger_list.0.norm.weight"
 PLAIN = ("t5xxl", "qwen3", "qwen25", "qwen3vl", "gemma2", "mistral", "ministral")
 """Text encoders that read the plain text, and are named alike inside."""
 NEWER = ("flux", "chroma", "z-image", "flux2", "flux2-dev", "krea2", "anima", "qwen-image",
-         "lumina2", "ernie-image", "longcat-image", "ovis-image", "flux3")
+         "lumina2", "ernie-image", "longcat-image", "ovis-image", "flux3", "qwen-image21")
 """Families whose whole files begin the names of the autoencoder with `vae.`, and that read plain
 texts."""
 DENOISER, VAE = "model.diffusion_model.", "first_stage_model."
@@ -294,26 +305,37 @@ def part(weights: Weights, prefix: str, new: str = "") -> dict[str, np.ndarray]:
             if name.startswith(prefix)}
 
 
-def film_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """That of a tensor of an autoencoder of films in a file: kernels of three frames, norms with
-    axes for time and place."""
+def film_shape(name: str, shape: tuple[int, ...], still: bool = False) -> tuple[int, ...]:
+    """That of a tensor of an autoencoder of films in a file: kernels of three frames, or of one
+    where it is for `still` pictures, norms with axes for time and place."""
     if name.endswith(".gamma"):
         return (*shape, 1, 1) if ".attentions." in name else (*shape, 1, 1, 1)
     if name.endswith("weight") and not any(part in name for part in ("resample", "qkv", "proj.")):
-        return (*shape[:2], shape[2], *shape[2:])
+        return (*shape[:2], 1 if still else shape[2], *shape[2:])
     return shape
 
 
-def of_films(weights: Weights) -> dict[str, np.ndarray]:
+def of_films(weights: Weights, still: bool = False) -> dict[str, np.ndarray]:
     """The tensors of such an autoencoder in a file: taps that a picture does not read are ones."""
     found = {}
     for name, value in weights.items():
-        found[name] = np.ones(film_shape(name, value.shape), value.dtype)
+        found[name] = np.ones(film_shape(name, value.shape, still), value.dtype)
         if found[name].ndim == 5 and value.ndim == 4:
             found[name][:, :, -1] = value
         else:
             found[name][...] = value.reshape(found[name].shape)
     return found
+
+
+def of_wan22(stored: Mapping[str, Any], config: ResidualVaeConfig) -> dict[str, Any]:
+    """The tensors of such an autoencoder of levels within levels with diffusers' names, as the
+    authors of Wan 2.2 call them, and ComfyUI those of Qwen-Image-2.1."""
+    numbers = ((r"(down|up)_blocks\.(\d+)\.resnets\.(\d+)", r"\1samples.\2.\1samples.\3"),
+               (r"down_blocks\.(\d+)\.downsampler",
+                rf"downsamples.\1.downsamples.{config.res_blocks}"),
+               (r"up_blocks\.(\d+)\.upsampler", rf"upsamples.\1.upsamples.{config.res_blocks + 1}"),
+               (r"mid_block\.resnets\.0", "middle.0"), (r"mid_block\.resnets\.1", "middle.2"))
+    return _renamed(stored, (*numbers, *OF_WAN))
 
 
 def of_wan(stored: Mapping[str, Any], config: CausalVaeConfig) -> dict[str, Any]:
@@ -326,14 +348,22 @@ def of_wan(stored: Mapping[str, Any], config: CausalVaeConfig) -> dict[str, Any]
         (r"up_blocks\.(\d+)\.upsamplers\.0",
          lambda match: f"upsamples.{level * int(match[1]) + level - 1}"),
         (r"mid_block\.resnets\.(\d)", lambda match: f"middle.{2 * int(match[1])}"))
-    names = ((r"(?<=\d\.)norm1", "residual.0"), (r"(?<=\d\.)conv1", "residual.2"),
-             (r"(?<=\d\.)norm2", "residual.3"), (r"(?<=\d\.)conv2", "residual.6"),
-             (r"conv_shortcut", "shortcut"), (r"mid_block\.attentions\.0", "middle.1"),
-             (r"conv_in", "conv1"), (r"norm_out", "head.0"), (r"conv_out", "head.2"),
-             (r"^quant_conv", "conv1"), (r"^post_quant_conv", "conv2"))
+    return _renamed(stored, (*numbers, *OF_WAN))
+
+
+OF_WAN = ((r"(?<=\d\.)norm1", "residual.0"), (r"(?<=\d\.)conv1", "residual.2"),
+          (r"(?<=\d\.)norm2", "residual.3"), (r"(?<=\d\.)conv2", "residual.6"),
+          (r"conv_shortcut", "shortcut"), (r"mid_block\.attentions\.0", "middle.1"),
+          (r"conv_in", "conv1"), (r"norm_out", "head.0"), (r"conv_out", "head.2"),
+          (r"^quant_conv", "conv1"), (r"^post_quant_conv", "conv2"))
+"""Layers of diffusers' autoencoder of films, and those of Wan."""
+
+
+def _renamed(stored: Mapping[str, Any], rules: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The same tensors by other names."""
     found = {}
     for name, value in stored.items():
-        for pattern, replacement in (*numbers, *names):
+        for pattern, replacement in rules:
             name = re.sub(pattern, replacement, name)
         found[name] = value
     return found
@@ -380,7 +410,8 @@ def redux_files(folder: Path) -> tuple[Path, Path]:
 def autoencoder(config: ModelConfig, weights: Weights, prefix: str = "") -> dict[str, np.ndarray]:
     """The autoencoder as files have it."""
     tensors = part(weights, VAE, prefix)
-    return of_films(tensors) if isinstance(config.vae, CausalVaeConfig) else tensors
+    still = isinstance(config.vae, ResidualVaeConfig)
+    return of_films(tensors, still) if isinstance(config.vae, CausalVaeConfig) else tensors
 
 
 def single_file(config: ModelConfig, weights: Weights) -> dict[str, np.ndarray]:

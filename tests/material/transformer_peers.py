@@ -23,8 +23,10 @@ from smalti.models import (
     MMDiTConfig,
     MMDiTControlNetConfig,
     OvisImageConfig,
+    QwenImage21Config,
     QwenImageConfig,
     QwenImageControlNetConfig,
+    ResidualVaeConfig,
     T5Config,
     ZImageConfig,
     ZImageControlNetConfig,
@@ -70,6 +72,10 @@ TINY_ERNIE_IMAGE = ErnieImageConfig(hidden_size=64, heads=2, mlp_size=96, blocks
 TINY_FLUX3 = Flux3Config(hidden_size=64, heads=2, mlp_size=192, stream_blocks=2, blocks=3,
                          in_channels=16, out_channels=16, context_dim=24, axes=(8, 8, 8, 8),
                          flow_map=True)
+
+TINY_QWEN_IMAGE21 = QwenImage21Config(hidden_size=64, heads=2, mlp_size=192, blocks=2,
+                                      in_channels=16, out_channels=16, context_dim=24,
+                                      axes=(4, 14, 14))
 
 TINY_OVIS_IMAGE = OvisImageConfig(hidden_size=64, heads=2, mlp_size=256, double_blocks=2,
                                   single_blocks=3, in_channels=4, out_channels=4, context_dim=24,
@@ -289,6 +295,31 @@ def flux3_module(config: Flux3Config) -> Any:
         attention_head_dim=config.head_dim, num_attention_heads=config.heads,
         joint_attention_dim=config.context_dim, mlp_ratio=config.mlp_size / config.hidden_size,
         axes_dims_rope=config.axes, flow_map=config.flow_map)
+
+
+def qwen_image21_module(config: QwenImage21Config) -> Any:
+    """diffusers' QwenImage21Transformer2DModel."""
+    from diffusers import QwenImage21Transformer2DModel
+
+    return QwenImage21Transformer2DModel(
+        in_channels=config.in_channels, out_channels=config.out_channels,
+        num_layers=config.blocks, attention_head_dim=config.head_dim,
+        num_attention_heads=config.heads, context_in_dim=config.context_dim,
+        mlp_ratio=config.mlp_size // config.hidden_size, axes_dims_rope=config.axes)
+
+
+def residual_autoencoder(config: ResidualVaeConfig) -> Any:
+    """That of Qwen-Image-2.1, whose levels but the first one halve time, too."""
+    from diffusers import AutoencoderKLQwenImage21
+
+    levels = len(config.block_channels)
+    return AutoencoderKLQwenImage21(
+        base_dim=config.channels, decoder_base_dim=config.decoder_widths[0],
+        z_dim=config.z_channels,
+        dim_mult=[width // config.channels for width in config.block_channels],
+        num_res_blocks=config.res_blocks, temperal_downsample=[i > 0 for i in range(levels - 1)],
+        latents_mean=list(config.latents_mean), latents_std=list(config.latents_std),
+        scale_factor_spatial=config.downscale)
 
 
 def ovis_image_module(config: OvisImageConfig) -> Any:

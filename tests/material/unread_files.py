@@ -29,7 +29,6 @@ UNREAD: dict[str, list[Shapes]] = {
                             "txt_norm.weight": (8,),
                             "time_text_embed.addition_t_embedding.weight": (2, 8)}],
     "mage-flow": [{"transformer_blocks.0.img_mod.1.weight": (48, 8), "txt_norm.weight": (2560,)}],
-    "qwen-image-2.1": [{"txt_in.text_norm.weight": (8,), "modulation.1.weight": (48, 8)}],
     "cosmos": [{"blocks.0.adaln_modulation_self_attn.1.weight": (8, 8)},
                {"net.blocks.0.adaln_modulation_self_attn.1.weight": (8, 8)},
                {"transformer_blocks.0.norm1.linear_1.weight": (8, 8)}],

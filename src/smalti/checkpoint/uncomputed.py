@@ -66,6 +66,7 @@ NORMALLY: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
     },
     "transformer": {
+        "causal_condition": (True,),
         "concat_padding_mask": (True,),
         "extra_pos_embed_type": (None,),
         "img_context_dim_in": (None, 0),
@@ -79,7 +80,7 @@ NORMALLY: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     },
     "vae": {
         "_class_name": ("AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLQwenImage",
-                        "AutoencoderKLWan"),
+                        "AutoencoderKLQwenImage21", "AutoencoderKLWan"),
         "act_fn": ("silu", "swish"),
         "attn_scales": ([],),
         "down_block_types": ("DownEncoderBlock2D",),
@@ -94,6 +95,10 @@ NORMALLY: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 """Component of a folder -> key of its configuration -> the values that are computed, the first one
 being what is meant where the key is absent (diffusers' UNet2DConditionModel, AutoencoderKL). Of a
 list, each entry must be one of them."""
+OF_CLASS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    "AutoencoderKLQwenImage21": {"is_residual": (True,), "patch_size": (None, 1)},
+}
+"""What is computed of a class, where it is another thing than of others."""
 PLAIN = ("default", "mrope")
 """Kinds of `rope_scaling`, and of `rope_parameters`, that scale nothing: Qwen2.5-VL turns by three
 positions, which are equal where no picture is read."""
@@ -139,7 +144,7 @@ def settings(tables: Tables) -> list[str]:
     for component, keys in NORMALLY.items():
         table = language_table(tables.get(component))
         stated = table if isinstance(table, Mapping) else {}
-        for key, computed in keys.items():
+        for key, computed in {**keys, **OF_CLASS.get(stated.get("_class_name", ""), {})}.items():
             value = stated.get(key, computed[0])
             if isinstance(value, Mapping) and _computed(value):
                 value = None

@@ -6,7 +6,9 @@ nothing to those who downloaded them. A family that is read from some day on has
 
 from __future__ import annotations
 
+from smalti.families.autoencoder import NESTED
 from smalti.families.keys.anima import BLOCKS
+from smalti.families.keys.stored import KERNEL_OF_FILMS
 from smalti.families.names import FileKind, Names
 
 MAGE_FLOW_WIDTH = 2560
@@ -44,6 +46,12 @@ def _image_encoder(names: Names) -> bool:
     return names.has("vision_model.embeddings.class_embedding") and not names.has("text_model.")
 
 
+def _still(names: Names) -> bool:
+    """Whether the last kernel of an autoencoder is of one frame, as that of Qwen-Image-2.1 is."""
+    return any(len(shape) == KERNEL_OF_FILMS and shape[2] == 1
+               for name, shape in names.all.items() if name.endswith("decoder.head.2.weight"))
+
+
 UNREAD: tuple[FileKind, ...] = (
     FileKind("wan", "a Wan checkpoint, which makes films",
              lambda n: n.has("head.modulation") and n.has("patch_embedding.")),
@@ -64,8 +72,6 @@ UNREAD: tuple[FileKind, ...] = (
     FileKind("mage-flow", "a Mage-Flow checkpoint",
              lambda n: n.has("transformer_blocks.0.img_mod.1.")
              and n.size("txt_norm.weight", 0) == MAGE_FLOW_WIDTH),
-    FileKind("qwen-image-2.1", "a Qwen-Image 2.1 checkpoint",
-             lambda n: n.has("txt_in.text_norm.")),
     FileKind("cosmos", "a Cosmos-Predict2 checkpoint", _cosmos,
              advice="Anima, which is built like it, has an llm_adapter besides (in a diffusers "
                     "folder a text_conditioner): give a file, or a folder, with it"),
@@ -97,6 +103,6 @@ UNREAD: tuple[FileKind, ...] = (
              lambda n: n.has("mask_decoder.")),
     FileKind("yolo", "a YOLO network, which finds things", lambda n: n.contains(".dfl.conv.")),
     FileKind("wan22-vae", "an autoencoder of Wan 2.2 5B, which makes films",
-             lambda n: not n.denoiser and n.contains("decoder.upsamples.0.upsamples.0.")),
+             lambda n: not n.denoiser and n.contains(NESTED[0]) and not _still(n)),
 )
 """Asked before all models."""

@@ -365,7 +365,7 @@ class Encoder:
         """A prompt as it is read, with the marks of pictures that are shown; or the pieces of it,
         each of which is read for itself."""
         text, front = self.text, self._front(reading) + shown
-        own = without(reading.text, text.left_out)
+        own = without(reading.text, text.left_out) or text.blank
         if text.pieces is None:
             return front + own + behind
         return [front, *text.pieces(own), behind]

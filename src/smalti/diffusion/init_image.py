@@ -100,7 +100,8 @@ class InitImage:
             return made
         left, top, right, bottom = self.box
         whole = self.picture.copy()
-        whole.paste(resized(made, right - left, bottom - top), self.box, self.mask.crop(self.box))
+        made = resized(opaque(made), right - left, bottom - top)
+        whole.paste(made, self.box, self.mask.crop(self.box))
         return whole
 
 

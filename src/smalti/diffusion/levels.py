@@ -20,7 +20,7 @@ def noise_levels(config: ModelConfig, width: int, height: int,
     if config.prediction == "flow":
         shift = config.flow_shift
         if shift is None:
-            token = config.vae.downscale * config.denoiser.multiple  # shifts are stated for 16
+            token = config.vae.downscale * config.denoiser.patch  # shifts are stated for 16
             sides = [round(TOKEN_PIXELS / token * side) for side in (width, height)]
             by_size = (ExponentialShift(*config.flow_shift_points) if config.flow_shift_points
                        else family_of(config).shift_by_size)

@@ -12,6 +12,7 @@ from typing import IO, Any
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from smalti.diffusion.images import opaque
 from smalti.diffusion.metadata import PNG_KEY, exif_of
 from smalti.errors import OutputError
 from smalti.runtime.container import replaced
@@ -23,6 +24,8 @@ DIGITS_MAX = 20
 file systems take."""
 COMMENTED = ("JPEG", "WEBP", "AVIF", "TIFF")
 """Formats whose EXIF data take a text."""
+OPAQUE = ("JPEG", "BMP")
+"""Formats that have no opacity, or whose opacity few programs read."""
 PNG_PACKING = {"compress_type": zlib.Z_RLE}
 """How PNG files are packed: what repeats is looked for in runs of one byte only. This every zlib
 does in the same way, so that a picture is the same file on every system; where more is looked for,
@@ -53,10 +56,14 @@ class MadePicture(Image.Image):
 
     def save(self, fp: str | bytes | os.PathLike[str] | os.PathLike[bytes] | IO[bytes],
              format: str | None = None, **params: Any) -> None:
-        """Write the picture with its settings; what is given is as for `PIL.Image.Image.save`."""
+        """Write the picture with its settings; what is given is as for `PIL.Image.Image.save`. In
+        a format without opacity what is transparent is white."""
         text, kind = self.info.get(PNG_KEY), format
         if kind is None and isinstance(fp, str | os.PathLike):
             kind = Image.registered_extensions().get(Path(os.fsdecode(fp)).suffix.lower())
+        if (kind or "").upper() in OPAQUE and self.mode == "RGBA":
+            MadePicture.of(opaque(self), text or "").save(fp, format, **params)
+            return
         if (kind or "").upper() == "PNG" and not params.keys() & {"compress_level", "optimize"}:
             params = PNG_PACKING | params
         if text and (kind or "").upper() == "PNG" and "pnginfo" not in params:

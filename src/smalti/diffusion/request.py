@@ -218,7 +218,7 @@ def denoising_bytes(config: ModelConfig, width: int, height: int,
     tokens beside them, and of so many `tokens` that Redux makes of pictures."""
     area = sum(width * height // config.vae.downscale**2
                for width, height in ((width, height), *read))
-    area += tokens * config.denoiser.multiple**2
+    area += tokens * config.denoiser.patch**2
     return 2 * 4 * COPIES * config.denoiser.widest(area)
 
 

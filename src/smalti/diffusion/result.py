@@ -23,11 +23,11 @@ from smalti.errors import first_of
 class Result:
     """Pictures and how they came about.
 
-    `images` are RGB PIL images that carry their settings into files, `seeds` one a picture, `texts`
-    one A1111 `parameters` text a picture. `timings` are seconds of "prepare" (compiling, loading),
-    "encode", "text", "denoise", "decode". `warnings` say what was done otherwise than asked,
-    `saved` which evaluations of the model were left out, `notes` which defaults are not those of
-    the model alone, and why.
+    `images` are PIL images, RGB or of some models RGBA, that carry their settings into files,
+    `seeds` one a picture, `texts` one A1111 `parameters` text a picture. `timings` are seconds of
+    "prepare" (compiling, loading), "encode", "text", "denoise", "decode". `warnings` say what was
+    done otherwise than asked, `saved` which evaluations of the model were left out, `notes` which
+    defaults are not those of the model alone, and why.
     """
 
     images: list[MadePicture]
@@ -84,7 +84,8 @@ class Step:
 
 
 def to_image(pixels: np.ndarray) -> Image.Image:
-    """An RGB picture of f32[3, height, width] in [-1, 1]; what is beyond is clipped.
+    """A picture of f32[3, height, width] in [-1, 1], RGB, or of four channels, the last of which is
+    opacity, RGBA; what is beyond is clipped.
 
     >>> to_image(np.zeros((3, 1, 2), np.float32)).getpixel((0, 0))
     (128, 128, 128)

@@ -1,5 +1,5 @@
-"""Autoencoders, that of latent diffusion and that of Wan and Qwen-Image: their hyperparameters,
-their parts, the names of their layers.
+"""Autoencoders, that of latent diffusion, that of Wan and Qwen-Image, and that of Qwen-Image-2.1:
+their hyperparameters, their parts, the names of their layers.
 """
 
 from __future__ import annotations
@@ -10,15 +10,23 @@ from functools import partial
 
 import numpy as np
 
+from smalti.errors import CheckpointError
 from smalti.families.evidence import Shapes, count, has, most, sizes
 from smalti.families.hints import Hints
-from smalti.families.keys.causal_vae import causal_vae
+from smalti.families.keys.causal_vae import causal_vae, residual_vae
 from smalti.families.keys.renaming import vae_renaming
 from smalti.families.prefixes import VAE
 from smalti.families.record import Autoencoder, Floats, Layout, ModelPart
 from smalti.graph import Graph
 from smalti.models.causal_vae import causal_decoder_graph, causal_encoder_graph
-from smalti.models.config import FLUX2_VAE, SD_VAE, CausalVaeConfig, VaeConfig
+from smalti.models.config import (
+    FLUX2_VAE,
+    SD_VAE,
+    CausalVaeConfig,
+    ResidualVaeConfig,
+    VaeConfig,
+)
+from smalti.models.residual_vae import residual_decoder_graph, residual_encoder_graph
 from smalti.models.tileable import tileable
 from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
 
@@ -148,8 +156,53 @@ def _causal_parts(config: CausalVaeConfig) -> dict[str, ModelPart]:
                    partial(causal_encoder_graph, config, 1))
 
 
+NESTED = ("decoder.upsamples.0.upsamples.0.", "decoder.up_blocks.0.upsampler.")
+"""What occurs in names of the autoencoders of Wan 2.2 and Qwen-Image-2.1 only."""
+
 CAUSAL = Autoencoder(
     "an autoencoder of Wan 2.1 or Qwen-Image",
     marks=("decoder.middle.0.residual.0.gamma", "decoder.mid_block.resnets.0.norm1.gamma"),
-    config=causal_vae_config, parts=_causal_parts, layout=causal_vae)
+    without=NESTED, config=causal_vae_config, parts=_causal_parts, layout=causal_vae)
 """That of Wan 2.1 and Qwen-Image, of pictures."""
+
+
+def residual_vae_config(where: object, shapes: Shapes, hints: Hints,
+                        known: VaeConfig) -> ResidualVaeConfig:
+    """The autoencoder of Qwen-Image-2.1; what shapes do not tell is as in `known`.
+
+    Raises CheckpointError where a number cannot be seen, or for one of films, of Wan 2.2.
+    """
+    encoder, decoder = (re.escape(VAE) + half for half in (r"encoder\.", r"decoder\."))
+    levels = count(where, "level of the autoencoder", shapes, encoder + r"down_blocks\.(\d{1,4})\.")
+
+    def width(start: str, level: int) -> int:
+        return most(where, "autoencoder's width", sizes(
+            shapes, rf"{start}_blocks\.{level}\.resnets\.\d+\.conv2\.bias$", 0))
+
+    widths = tuple(width(f"{encoder}down", level) for level in range(levels))
+    decoding = tuple(width(f"{decoder}up", level) for level in reversed(range(levels)))
+    colours = most(where, "image channels", sizes(shapes, decoder + r"conv_out\.bias$", 0))
+    if colours != known.image_channels:
+        raise CheckpointError(f"{where}: the autoencoder gives {colours} channels of pictures; "
+                              f"expected {known.image_channels}; one of 12 is of Wan 2.2")
+    return ResidualVaeConfig(
+        channels=most(where, "autoencoder's width", sizes(shapes, encoder + r"conv_in\.bias$", 0)),
+        block_channels=widths,
+        res_blocks=count(where, "autoencoder block", shapes,
+                         encoder + r"down_blocks\.\d+\.resnets\.(\d{1,4})\."),
+        z_channels=most(where, "latent channels", sizes(shapes, decoder + r"conv_in\.weight$", 1)),
+        latents_mean=hints.latents_mean or known.latents_mean,
+        latents_std=hints.latents_std or known.latents_std,
+        decoder_channels=() if decoding == widths else decoding,
+    )
+
+
+def _residual_parts(config: ResidualVaeConfig) -> dict[str, ModelPart]:
+    return _coders(config, partial(residual_decoder_graph, config, 1),
+                   partial(residual_encoder_graph, config, 1))
+
+
+RESIDUAL = Autoencoder(
+    "the autoencoder of Qwen-Image-2.1", marks=NESTED, config=residual_vae_config,
+    parts=_residual_parts, layout=residual_vae)
+"""That of Qwen-Image-2.1, of pictures with an opacity."""

@@ -249,10 +249,12 @@ QWEN25 = replace(_QWEN25, alone=(*_QWEN25.alone, f"{VISION}merger.mlp.0.", MMPRO
 QWEN3_VL = _encoder(
     "qwen3vl", "the text encoder Qwen3-VL", "qwen3vl_4b_bf16.safetensors", QWEN3_VL_4B,
     ("self_attn.q_norm.weight", "attn_q_norm.weight"), pictures=True,
-    prefixes=("text_encoders.qwen3vl_4b.transformer.",), tokenizer="qwen3", tokens=151_669,
+    prefixes=tuple(f"text_encoders.qwen3vl_{size}.transformer." for size in ("4b", "8b")),
+    tokenizer="qwen3", tokens=151_669,
     known=known_names(norms=True, biases=False, beside=r"visual\..*"), architecture="qwen3vl")
-"""What reads texts in Qwen3-VL, for Krea 2; pictures are not read. Without what reads them its
-layers have the names and shapes of Qwen3, and GGUF files tell it by their architecture."""
+"""What reads texts in Qwen3-VL, of 4 billion for Krea 2, of 8 billion for Qwen-Image-2.1; pictures
+are not read. Without what reads them its layers have the names and shapes of Qwen3, and GGUF files
+tell it by their architecture."""
 
 GEMMA_MARK = "pre_feedforward_layernorm.weight", "post_ffw_norm.weight"
 """A tensor of a layer that shows Gemma, as transformers names it and as llama.cpp does."""

@@ -187,6 +187,7 @@ class Text:
     dropped       states at the beginning, those of the template, that the denoiser does not see
     seen          how pictures are read with the prompt; None: they are not
     pieces        (a prompt) -> the parts of it that become tokens each for itself; None: it is one
+    blank         what is read of a prompt without anything in it
     """
 
     encoder: TextEncoder
@@ -213,6 +214,7 @@ class Text:
     dropped: int = 0
     seen: Seen | None = None
     pieces: Callable[[str], Sequence[str]] | None = None
+    blank: str = ""
 
 
 @dataclass(frozen=True)

@@ -47,15 +47,15 @@ def causal_decoder_graph(config: CausalVaeConfig, batch: int, height: int, width
         x = conv2d(x, "post_quant_conv", config.z_channels, 1)
         with g.scope("decoder"):
             x = conv2d(x, "conv_in", config.block_channels[-1], 3)
-            x = _middle(x)
+            x = middle(x)
             for level, channels in enumerate(reversed(config.block_channels)):
                 with g.scope(f"up_blocks.{level}"):
                     for i in range(config.res_blocks + 1):
                         with g.scope(f"resnets.{i}"):
-                            x = _residual_block(x, channels)
+                            x = residual_block(x, channels)
                     if level < len(config.block_channels) - 1:
                         x = conv2d(upsample_nearest(x), "upsamplers.0.resample.1", channels // 2, 3)
-            g.output("image", _head(x, config.image_channels))
+            g.output("image", head(x, config.image_channels))
     return g
 
 
@@ -82,34 +82,36 @@ def causal_encoder_graph(config: CausalVaeConfig, batch: int, height: int, width
             for level, channels in enumerate(config.block_channels):
                 for _ in range(config.res_blocks):
                     with g.scope(f"down_blocks.{place}"):
-                        x = _residual_block(x, channels)
+                        x = residual_block(x, channels)
                     place += 1
                 if level < len(config.block_channels) - 1:
                     x = conv2d(x, f"down_blocks.{place}.resample.1", channels, 3, stride=2,
                                pads=(0, 0, 1, 1))
                     place += 1
-            x = _middle(x)
-            x = _head(x, 2 * config.z_channels)
+            x = middle(x)
+            x = head(x, 2 * config.z_channels)
         g.output("moments", conv2d(x, "quant_conv", 2 * config.z_channels, 1))
     return g
 
 
-def _middle(x: Value) -> Value:
+def middle(x: Value) -> Value:
+    """x [n, c, h, w] after two residual blocks with attention between them."""
     g, channels = x.graph, x.shape[1]
     with g.scope("mid_block"):
         with g.scope("resnets.0"):
-            x = _residual_block(x, channels)
+            x = residual_block(x, channels)
         with g.scope("attentions.0"):
             x = _attention(x)
         with g.scope("resnets.1"):
-            return _residual_block(x, channels)
+            return residual_block(x, channels)
 
 
-def _head(x: Value, channels: int) -> Value:
+def head(x: Value, channels: int) -> Value:
+    """The last layer of either half: x [n, c, h, w] -> [n, channels, h, w]."""
     return conv2d(silu(_norm(x, "norm_out")), "conv_out", channels, 3)
 
 
-def _residual_block(x: Value, channels: int) -> Value:
+def residual_block(x: Value, channels: int) -> Value:
     """x [n, c, h, w] -> [n, channels, h, w]."""
     y = conv2d(silu(_norm(x, "norm1")), "conv1", channels, 3)
     y = conv2d(silu(_norm(y, "norm2")), "conv2", channels, 3)

@@ -76,6 +76,11 @@ class DenoiserConfig(ABC):
         return 2
 
     @property
+    def patch(self) -> int:
+        """Pixels of the latent along the side of a token."""
+        return self.multiple
+
+    @property
     def side_max(self) -> int | None:
         """The longest side of a latent that there are positions for; None for any."""
         return None
@@ -83,7 +88,7 @@ class DenoiserConfig(ABC):
     def widest(self, area: int) -> int:
         """Numbers in its widest activation at full size, for latents of `area` pixels: that of the
         picture, and those of others that are read as tokens."""
-        return self.hidden_size * area // self.multiple**2
+        return self.hidden_size * area // self.patch**2
 
     def purposes(self, latent: int, downscale: int) -> Mapping[int, str]:
         """Channels that are read behind the `latent` ones -> what a model with these is made for.

@@ -58,6 +58,35 @@ class ErnieImageConfig(TransformerConfig):
 
 
 @dataclass(frozen=True)
+class QwenImage21Config(TransformerConfig):
+    """Qwen-Image-2.1 (Qwen team 2026): one stream of text and image without biases, whose blocks
+    are all modulated by the same vectors, text as at time 0.
+
+    A pixel of the latent is a token. `axes` are the channels of a head that turn with the place in
+    the text, the row and the column.
+    """
+
+    hidden_size: int
+    heads: int
+    mlp_size: int
+    blocks: int = 32
+    in_channels: int = 64
+    out_channels: int = 64
+    context_dim: int = 4096
+    axes: tuple[int, ...] = (16, 56, 56)
+    rotary_base: float = 10000.0
+    eps: float = 1e-6
+
+    patch = 1
+    """A pixel of the latent is a token; its sides are even all the same."""
+
+    @property
+    def depth(self) -> str:
+        """How many blocks it has, in words."""
+        return f"{self.blocks} blocks"
+
+
+@dataclass(frozen=True)
 class OvisImageConfig(FluxConfig):
     """Ovis-Image (AIDC-AI 2025, arXiv:2511.22982): the blocks of Flux.1 with gated MLPs, without
     vectors of text and guidance. What is read of a text goes through a norm, and its tokens stand
@@ -151,6 +180,9 @@ class Flux3Config(TransformerConfig):
 
 ERNIE_IMAGE = ErnieImageConfig(hidden_size=4096, heads=32, mlp_size=12288)
 """ERNIE-Image and ERNIE-Image-Turbo, 8.0 billion parameters."""
+
+QWEN_IMAGE21 = QwenImage21Config(hidden_size=4096, heads=32, mlp_size=12288)
+"""Qwen-Image-2.1, 7.1 billion parameters."""
 
 OVIS_IMAGE = OvisImageConfig(hidden_size=3072, heads=24, mlp_size=12288)
 """Ovis-Image, 7.4 billion parameters."""

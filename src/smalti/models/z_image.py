@@ -245,13 +245,7 @@ def text_and_image_angles(begun: Value, height: int, width: int,
     line = grid_angles(g, (length + run + first, 1, 1), 0, config.axes, config.rotary_base)
     plane = grid_angles(g, (height, width), 0, config.axes[1:], config.rotary_base)
     still = grid_angles(g, (1, 1, 1), 0, config.axes, config.rotary_base)
-    ends = begun
-    if runs > 1:  # 1 for the last run of each text
-        after = g.apply("slice", begun, axis=1, start=1, end=runs)
-        after = g.apply("concat", after, g.apply("expand", g.constant(0.0), shape=(batch, 1)),
-                        axis=1)
-        ends = begun - after
-    texts, images = [], []
+    ends, texts, images = last(begun), [], []
     for along, across, pad in zip(line, plane, still):
         texts.append(rows(along, first, length + first))
         behind = rows(along, run + first, length + run + first).reshape(runs, run, -1)
@@ -265,6 +259,16 @@ def text_and_image_angles(begun: Value, height: int, width: int,
             image = g.apply("concat", filling, image, axis=1)
         images.append(image)
     return (texts[0], texts[1]), (images[0], images[1])
+
+
+def last(begun: Value) -> Value:
+    """1 for the last of those tokens, or runs, of each text [n, t] that are 1, 0 for others."""
+    g, (batch, count) = begun.graph, begun.shape
+    if count == 1:
+        return begun
+    after = g.apply("slice", begun, axis=1, start=1, end=count)
+    after = g.apply("concat", after, g.apply("expand", g.constant(0.0), shape=(batch, 1)), axis=1)
+    return begun - after
 
 
 def joined_angles(text: Angles, image: Angles) -> Angles:

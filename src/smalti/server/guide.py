@@ -47,6 +47,10 @@ ABOUT: Mapping[str, str] = {
     "qwen-image": "It makes pictures of about {size} pixels from whole sentences in English or "
                   "Chinese, long writing included, and reads negative prompts. Lightning models "
                   "take 4 steps at guidance 1.",
+    "qwen-image21": "It makes pictures of about {size} pixels from whole sentences in English or "
+                      "Chinese, long writing included, with see-through parts where these ask for "
+                      "them. At guidance 1, its own, a negative prompt is not read. Lightning "
+                      "models take 4 steps.",
     "qwen-image-edit": "It changes a picture as a sentence in English or Chinese says, and keeps "
                        "the rest of it: give it that picture, which is brought to about {size} "
                        "pixels. Lightning models take 4 or 8 steps at guidance 1.",

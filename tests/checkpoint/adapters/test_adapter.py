@@ -51,8 +51,8 @@ WHOLE = {**pair(f"{STEM}_k", 32, 768), **pair(f"{STEM}_q", 32, 32), **pair(TEXT_
      "Flux.1, Chroma, LongCat-Image, FLUX.3 or Ovis-Image"),
     (pair("lora_unet_joint_blocks_0_x_block_attn_qkv", 24, 8), "Stable Diffusion 3"),
     (pair("transformer.transformer_blocks.0.attn.to_q", 8, 8),
-     "Anima, FLUX.2, Krea 2, Ovis-Image, Qwen-Image, Stable Diffusion 3, Flux.1, Chroma or "
-     "LongCat-Image"),
+     "Anima, FLUX.2, Krea 2, Ovis-Image, Qwen-Image-2.1, Qwen-Image, Stable Diffusion 3, "
+     "Flux.1, Chroma or LongCat-Image"),
     (pair(TEXT_STEM, 8, 8), "a text encoder alone"),
 ])
 def test_its_models_are_seen_from_names_and_widths(tmp_path: Path, tensors, words: str) -> None:

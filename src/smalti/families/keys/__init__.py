@@ -18,6 +18,7 @@ from smalti.families.keys.flux2 import FLUX2_DIFFUSERS
 from smalti.families.keys.flux3 import FLUX3_DIFFUSERS
 from smalti.families.keys.krea2 import KREA2_DIFFUSERS
 from smalti.families.keys.lumina2 import LUMINA2_DIFFUSERS
+from smalti.families.keys.qwen_image21 import QWEN_IMAGE21
 from smalti.families.keys.sd3 import (
     SD3_CONTROLNET_DIFFUSERS,
     SD3_ORIGINAL,
@@ -39,7 +40,8 @@ __all__ = [
     "ANIMA_DIFFUSERS", "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "CLIP_OPENCLIP", "ERNIE_IMAGE",
     "FLUX2_DIFFUSERS", "FLUX3_DIFFUSERS", "FLUX_CONTROLNET_DIFFUSERS", "FLUX_CONTROLNET_ORIGINAL",
     "FLUX_DIFFUSERS", "FLUX_ORIGINAL", "KREA2_DIFFUSERS", "LONGCAT_DIFFUSERS", "LUMINA2_DIFFUSERS",
-    "OVIS_DIFFUSERS", "SD3_CONTROLNET_DIFFUSERS", "SD3_ORIGINAL", "T5_GGUF", "T5_TRANSFORMERS",
+    "OVIS_DIFFUSERS", "QWEN_IMAGE21", "SD3_CONTROLNET_DIFFUSERS", "SD3_ORIGINAL", "T5_GGUF",
+    "T5_TRANSFORMERS",
     "Z_IMAGE_CONTROLNET_DIFFUSERS", "Z_IMAGE_DIFFUSERS", "Expression", "StoredRows", "Table",
     "assembled", "expressions", "ovis_original", "sd35_controlnet", "sd3_diffusers", "shape_of",
 ]

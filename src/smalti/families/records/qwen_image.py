@@ -116,7 +116,7 @@ QWEN_IMAGE = ModelFamily(
         layout=lambda names: str,
         mark="txt_norm.",
         first="img_in",
-        adapted=r"transformer_blocks_\d+_(img|txt)_m(od|lp)_",
+        adapted=r"transformer_blocks_\d+_(img|txt)_m(od|lp_net)_",
         precise=r"(img|txt)_in\.|txt_norm\.|time_text_embed\.|norm_out\.linear\."
                 r"|(^|diffusion_model\.)proj_out\.",
     ),
