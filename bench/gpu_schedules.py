@@ -81,7 +81,7 @@ def measured(gpu: Gpu, kernel: Kernel, precision: str,
              most: int) -> list[tuple[GroupContraction, float]]:
     """The schedules that should be fastest, best first by the model, and their times."""
     found, work = [], GroupWork.of(kernel, gpu.limits)
-    for schedule in sorted(schedules(kernel, gpu.limits, precision), key=work.clocks):
+    for schedule in sorted(schedules(kernel, gpu.limits, precision), key=work.rank):
         if len(found) == most:
             break
         try:

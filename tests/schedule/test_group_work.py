@@ -62,7 +62,7 @@ def test_little_of_a_tile_is_beyond_the_channels(channels: int) -> None:
         assert -(-channels // tile) * tile <= 1.2 * channels, tile
 
 
-@pytest.mark.parametrize("rate", ["matrix", "cache", "shared", "memory", "factors"])
+@pytest.mark.parametrize("rate", ["matrix", "cache", "last", "shared", "memory", "factors"])
 def test_slower_units_take_longer(rate: str) -> None:
     """Whatever it is that is slower: it is what bounds the product when it is slow enough."""
     limits, kernel = DEVICES["rtx_4070"], contraction(linear((4096,), 4096, 4096))
@@ -71,6 +71,27 @@ def test_slower_units_take_longer(rate: str) -> None:
         limits.rates, **{rate: getattr(limits.rates, rate) / slower}))).clocks(s)
         for slower in (1, 8, 64)]
     assert clocks[0] <= clocks[1] < clocks[2]
+
+
+def test_weights_are_read_again_from_the_nearest_cache_that_holds_them() -> None:
+    """A weight of 2 MiB, of 64 rows of tiles of which 16 are in flight: four times from memory
+    where no cache holds it, four times from the last one where that does, else once."""
+    limits, kernel = DEVICES["rx_9070_xt"], contraction(linear((4096,), 1024, 1024))
+    s = GroupContraction(64, 64, 32, 32, 32, pad=8, dtype="f16", weights="f16", ahead=True,
+                         matrix="16x16x16", subgroup=32)
+
+    rest, weight = 4 * 4096 * (1024 + 1024), 2 << 20  # a patch and results of f32
+
+    def traffic(near: int, last: int) -> float:
+        rates = replace(limits.rates, cache_bytes=near << 20, last_bytes=last << 20, last=4.0,
+                        memory=3.5, shared_bytes=4 * s.shared_bytes())
+        work = replace(GroupWork.of(kernel, replace(limits, units=64, rates=rates)), unit=None)
+        assert work.resident(s) == 4
+        return work.traffic(s) * 64
+
+    assert traffic(8, 64) == pytest.approx((rest + weight) / 3.5)
+    assert traffic(1, 1) == pytest.approx((rest + 4 * weight) / 3.5)
+    assert traffic(1, 64) == pytest.approx((rest + 4 * weight) / 4.0)
 
 
 def test_occupancy_is_what_registers_and_shared_memory_leave() -> None:
@@ -87,6 +108,12 @@ def test_occupancy_is_what_registers_and_shared_memory_leave() -> None:
     assert unknown.resident(small) > unknown.resident(large) >= 1
     few = replace(unknown, rates=replace(work.rates, shared_bytes=shared))
     assert few.resident(small) == 1
+
+
+def test_of_equal_schedules_subgroups_read_less_than_they_multiply() -> None:
+    """77 tokens on RDNA 4: 64 invocations are all lanes of a unit there, and take larger blocks."""
+    s = choose_group(contraction(linear((154,), 768, 320)), DEVICES["rx_9070_xt"], "f16")
+    assert isinstance(s, GroupContraction) and s.matrix and s.block_m * s.block_n > 16 * 16
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from smalti.errors import UnknownDeviceError
-from smalti.machine.device import DeviceModel
+from smalti.machine.device import CacheLevel, DeviceModel
 from smalti.machine.library import device, devices
 from smalti.schedule.unit import UnitRates
 
@@ -45,11 +45,14 @@ def unit_rates(found: DeviceModel) -> UnitRates:
                      if found.architecture.startswith(start)), usual)
 
     clocks, usual = found.units * found.clock, UnitRates()
+    near = CacheLevel("usual", usual.cache_bytes, usual.cache * clocks)
+    near, last = (found.caches[0], found.caches[-1]) if found.caches else (near, near)
     return UnitRates(
         factors=found.vector["f32"] / 2 / clocks,
         matrix=found.matrix.get("f16", 0.0) / 2 / clocks or usual.matrix,
         shared=SHARED_BYTES_PER_CLOCK.get(found.vendor, usual.shared),
-        cache=found.caches[0].bandwidth / clocks if found.caches else usual.cache,
+        cache=near.bandwidth / clocks, cache_bytes=int(near.bytes),
+        last=last.bandwidth / clocks, last_bytes=int(last.bytes),
         memory=found.bandwidth / clocks, registers=int(found.registers) // 4,
         shared_bytes=int(found.shared), units=found.units, exclusive=found.vendor in EXCLUSIVE,
         copies=int(of_architecture(COPIES, usual.copies)),

@@ -164,7 +164,7 @@ def _contractions(kernel: Kernel, limits: GroupLimits,
     if precision == "f32" and first.weights not in FORMATS:
         precision = first.weights
     work = GroupWork.of(kernel, limits)
-    yield from sorted(schedules(kernel, limits, precision), key=work.clocks)
+    yield from sorted(schedules(kernel, limits, precision), key=work.rank)
 
 
 VARIANTS: dict[type, Callable[..., Iterator[GroupSchedule]]] = {

@@ -115,7 +115,7 @@ def _map(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMap | Grou
 
 def _contraction(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupContraction:
     work = GroupWork.of(kernel, limits)
-    found = min(schedules(kernel, limits, precision), default=None, key=work.clocks)
+    found = min(schedules(kernel, limits, precision), default=None, key=work.rank)
     if found is None:
         raise IllegalSchedule("the device has no room for any tile of a contraction")
     return found

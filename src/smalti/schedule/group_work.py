@@ -29,7 +29,7 @@ from smalti.schedule.unit import UnitRates
 
 SIMPLE = {"add", "sub", "mul", "div", "max", "min", "neg", "abs", "relu"}
 FULL = 128
-"""Invocations that a unit has to have in order to be busy."""
+"""Invocations that a unit has to have in order to be busy with an attention."""
 ISSUED_FOR_A_VECTOR, ISSUED_FOR_A_FUNCTION = 12, 14
 """Instructions of an invocation to stage a vector of 4, and those of a function of the prologue."""
 ISSUED_FOR_WORDS, ISSUED_FOR_BORDERS = {True: 2, False: 3}, {True: 3, False: 10}
@@ -61,6 +61,9 @@ START, LAUNCH = 1500, 5000
 SPILL, SURE = 8, 0.92
 """Registers too many that make a loop twice as long, and the share of an invocation's registers
 that is thought to be enough: guesses."""
+CACHED = 0.8
+"""What is read again is found in a cache if it takes at most this share of it, as of element-wise
+operations (machine/rows.py)."""
 OVERLAP = 4
 """Exponent with which times that overlap are added: 1 not at all."""
 WORD, WIDE = 4, 8
@@ -152,11 +155,14 @@ class GroupWork:
         """Clocks for all of it of one unit that has enough to do at any time."""
         return self.groups(s) * -(-self.depth // s.tile_k) * self._chunk(s)[0]
 
+    def rank(self, s: GroupContraction) -> tuple[float, float]:
+        """Smaller for a schedule that is better: of those that take equally long, as they wait
+        equally long for a cache or memory, the one whose unit is busy for the shortest time."""
+        return self.clocks(s), self._busy(s) * self.groups(s) * -(-self.depth // s.tile_k)
+
     def clocks(self, s: GroupContraction) -> float:
         """About how many clocks of a compute unit this takes under a schedule."""
-        grid = self.grid(s)
-        groups, tiles = math.prod(grid), grid[1]
-        steps = -(-self.depth // s.tile_k)
+        groups, steps = self.groups(s), -(-self.depth // s.tile_k)
         chunks = -(-steps // s.split)
         step, latency = self._chunk(s)
         alone = START + chunks * max(latency, step)
@@ -164,19 +170,40 @@ class GroupWork:
         stall = STALL * (3 - s.buffers)
         shown = max(step, (step + stall) / min(each, self.resident(s)))
         busy = each * (START / 4 + chunks * shown)
-        size, sums = ELEMENT_BYTES[s.weights], self.batch * self.rows * self.columns
-        read = (self.batch * self.depth * self.parts * self.columns * size * min(tiles, 4)
-                + self.stored * (self.batch * self.rows * self.channels + sums))
-        memory = self.rates.memory
-        terms = alone, busy, read / (memory * min(groups, self.units))
+        terms = alone, busy, self.traffic(s)
         total = sum(term ** OVERLAP for term in terms) ** (1 / OVERLAP)
+        memory = self.rates.memory
         if s.split > 1:
-            total += LAUNCH + 8 * s.split * sums * self.parts / (memory * self.units)
+            sums = self.batch * self.rows * self.columns * self.parts
+            total += LAUNCH + 8 * s.split * sums / (memory * self.units)
         if s.prepared:
             work = self.points * (self.prologue + ISSUED_FOR_A_VECTOR / 4) / self.rates.factors
             moved = self.points * 2 * STORED_BYTES[s.dtype] / memory
             total += LAUNCH + max(work, moved) / self.units
         return total
+
+    def traffic(self, s: GroupContraction) -> float:
+        """Clocks for the bytes that the last cache brings to all units, or memory to it.
+
+        Work-groups run in the order of their columns, then rows. Those in flight share what they
+        read; later rows of tiles read the weight again, from the nearest cache that holds it. A
+        work-group takes no more bytes a clock than its unit does from a cache.
+        """
+        across, tiles, _ = self.grid(s)
+        weight = self.depth * self.parts * self.columns * ELEMENT_BYTES[s.weights]
+        passes = -(-tiles // max(1, self.units * self.resident(s) // across))
+        once = self.stored * self.batch * self.rows * (self.channels + self.columns)
+
+        def moved(held: int) -> float:
+            """Bytes that pass a cache that holds so many: a part of the depth is swept at a time.
+            """
+            again = 1 if weight / s.split <= CACHED * held else passes
+            return once + self.batch * weight * again
+
+        rates, groups = self.rates, self.groups(s)
+        return max(moved(held) / min(rate * self.units, rates.cache * groups)
+                   for held, rate in ((rates.cache_bytes, rates.last),
+                                      (rates.last_bytes, rates.memory)))
 
     def resident(self, s: GroupContraction) -> int:
         """Work-groups that a unit holds at a time, by registers and shared memory. Those that a
@@ -286,9 +313,7 @@ class GroupWork:
         factors = 1 / s.block_m + 1 / (s.block_n * self.parts)
         cached = s.tile_k * (s.tile_m * size + columns * ELEMENT_BYTES[s.weights]) / rates.cache
         if s.matrix:
-            arithmetic, staged, shared = self._matrix_clocks(s)
-            work = (max(arithmetic + staged, shared, cached) if rates.exclusive else
-                    max(arithmetic, staged, shared, cached) + staged / 4)
+            work = self._busy(s, cached)
         else:
             shared = products * factors * size / rates.shared
             if s.direct:
@@ -304,10 +329,20 @@ class GroupWork:
             work += staged / rates.factors
         work += BARRIER * (3 - s.buffers)
         work *= 1 + max(0.0, self.held(s) - SURE * self.registers) / SPILL
-        few = max(1.0, FULL / s.invocations)
+        few = max(1.0, rates.factors / s.invocations)  # lanes that have nothing to do
         hidden = (s.ahead and not (s.matrix and s.direct)) or s.matrix and s.shape[0] == 8
         latency = CHUNK_LATENCY_AHEAD if hidden else CHUNK_LATENCY
         return work, latency + work * few
+
+    def _busy(self, s: GroupContraction, cached: float = 0.0) -> float:
+        """Clocks of a chunk in the part of a unit that is busy longest, or waits for a cache; 0
+        without the matrix unit."""
+        if not s.matrix:
+            return cached
+        arithmetic, staged, shared = self._matrix_clocks(s)
+        if self.rates.exclusive:
+            return max(arithmetic + staged, shared, cached)
+        return max(arithmetic, staged, shared, cached) + staged / 4
 
     def matrix_unit_waits(self, s: GroupContraction) -> bool:
         """Whether products in the matrix unit do not bound a chunk: other instructions take turns

@@ -20,7 +20,14 @@ class UnitRates:
     shared: float = 128.0
     """Bytes of shared memory in a clock."""
     cache: float = 32.0
-    """Bytes from the cache of all units."""
+    """Bytes from the nearest cache that all units share, in a clock."""
+    cache_bytes: int = 4 << 20
+    """What that cache holds."""
+    last: float = 32.0
+    """This unit's part of the bytes from the last cache, in a clock; `cache` where there is one
+    cache."""
+    last_bytes: int = 4 << 20
+    """What the last cache holds."""
     memory: float = 8.0
     """This unit's part of the bytes from memory."""
     registers: int = 1 << 16
