@@ -24,12 +24,10 @@ from smalti.errors import SmaltiError
 from smalti.kernel.form import Kernel
 from smalti.schedule.compute_units import compute_unit
 from smalti.schedule.group import (
-    GroupAttention,
     GroupContraction,
     GroupLimits,
-    GroupMatrixAttention,
 )
-from smalti.schedule.space_attention import AttentionWork
+from smalti.schedule.space_attention import AnyAttention, AttentionWork
 from smalti.schedule.space_group import GroupWork
 
 from .bound import bound, rates_of
@@ -118,7 +116,7 @@ def chooser(each: Compilable, limits: GroupLimits) -> dict[str, float]:
         return {}
     if isinstance(each.schedule, GroupContraction):
         work: GroupWork | AttentionWork = GroupWork.of(each.kernel, limits)
-    elif isinstance(each.schedule, GroupAttention | GroupMatrixAttention):
+    elif isinstance(each.schedule, AnyAttention):
         work = AttentionWork.of(each.kernel, limits)
     else:
         return {}

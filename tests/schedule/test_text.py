@@ -25,6 +25,7 @@ from smalti.schedule.group import (
     GroupMatrixAttention,
     GroupReduction,
 )
+from smalti.schedule.line_attention import GroupLineAttention
 
 TILED = ("ContractionSchedule(tile_b=1, tile_y=8, tile_x=16, panels=2, chunk=64, rows=14, "
          "vectors=2")
@@ -38,7 +39,8 @@ TILED = ("ContractionSchedule(tile_b=1, tile_y=8, tile_x=16, panels=2, chunk=64,
     MomentsSchedule(8, 1), AttentionSchedule(2, 56, 14, dtype="bf16"),
     GroupMap(64, 4), GroupReduction(256, 32, 4, 2, 32), GroupAttention(8, 16, 2, 64),
     GroupContraction(64, 64, 16, 4, 4, pad=0, ahead=True, matrix="16x16x16", subgroup=32),
-    GroupMatrixAttention(4, 2, 32, "16x16x16", 32)], ids=str)
+    GroupMatrixAttention(4, 2, 32, "16x16x16", 32),
+    GroupLineAttention(4, 1, 32, "8x8x8", 8, held=True, words=True)], ids=str)
 def test_the_text_of_a_schedule_parses_back(schedule) -> None:
     assert parse(str(schedule)) == schedule
 

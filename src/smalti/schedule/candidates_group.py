@@ -18,7 +18,6 @@ from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
 from smalti.schedule.group import (
-    LANES,
     GroupAttention,
     GroupContraction,
     GroupDepthwise,
@@ -32,8 +31,10 @@ from smalti.schedule.group import (
     GroupTransposition,
     MatrixShape,
 )
+from smalti.schedule.group_limits import LANES
 from smalti.schedule.group_work import LAUNCH, GroupWork, issued_for
-from smalti.schedule.space_attention import AttentionWork, matrix_schedules, plain_schedules
+from smalti.schedule.line_attention import GroupLineAttention
+from smalti.schedule.space_attention import AttentionWork, plain_schedules, unit_schedules
 from smalti.schedule.space_group import can_run, schedules
 
 SIZES = (32, 64, 128, 256, 512, 1024)
@@ -118,6 +119,8 @@ def arithmetic(kernel: Kernel, schedule: GroupSchedule) -> Hashable:
         return kind, schedule.share, schedule.lanes, schedule.parts, schedule.subgroup, beside
     if isinstance(schedule, GroupAttention):
         return (kind, schedule.columns, schedule.each, schedule.dtype, schedule.subgroup > 0)
+    if isinstance(schedule, GroupLineAttention):
+        return kind, schedule.keys, schedule.across, schedule.matrix
     if isinstance(schedule, GroupMatrixAttention):
         _, keys, _, width = kernel.buffer("v").shape
         counts = schedule.counts(keys, width)
@@ -153,9 +156,10 @@ def _attention(kernel: Kernel, limits: GroupLimits,
 
 
 def _matrix_attention(kernel: Kernel, limits: GroupLimits,
-                      first: GroupMatrixAttention) -> Iterator[GroupSchedule]:
+                      first: GroupMatrixAttention | GroupLineAttention
+                      ) -> Iterator[GroupSchedule]:
     work, shape = AttentionWork.of(kernel, limits), MatrixShape(*first.shape, first.dtype, "f32")
-    yield from sorted(matrix_schedules(kernel, limits, shape), key=work.rank)
+    yield from sorted(unit_schedules(kernel, limits, shape), key=work.rank)
 
 
 def _contractions(kernel: Kernel, limits: GroupLimits,
@@ -175,6 +179,7 @@ VARIANTS: dict[type, Callable[..., Iterator[GroupSchedule]]] = {
     GroupDepthwise: _depthwise,
     GroupAttention: _attention,
     GroupMatrixAttention: _matrix_attention,
+    GroupLineAttention: _matrix_attention,
     GroupContraction: _contractions,
 }
 """What else there is to try, by the kind of the first schedule."""

@@ -17,7 +17,6 @@ from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, affine, loads
 from smalti.schedule.group import (
     HELD,
-    LANES,
     GroupAttention,
     GroupContraction,
     GroupDepthwise,
@@ -29,9 +28,11 @@ from smalti.schedule.group import (
     GroupSchedule,
     GroupTransposition,
 )
+from smalti.schedule.group_limits import LANES
 from smalti.schedule.group_work import GroupWork
+from smalti.schedule.line_attention import GroupLineAttention
 from smalti.schedule.merge import access, crossed, map_axes, reduction_axes, store
-from smalti.schedule.space_attention import AttentionWork, matrix_schedules, plain_schedules
+from smalti.schedule.space_attention import AttentionWork, plain_schedules, unit_schedules
 from smalti.schedule.space_group import best_matrix, schedules
 
 SIZE = 256
@@ -197,13 +198,13 @@ def _depthwise(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupDept
 
 
 def _attention(kernel: Kernel, limits: GroupLimits,
-               precision: str) -> GroupAttention | GroupMatrixAttention:
+               precision: str) -> GroupAttention | GroupMatrixAttention | GroupLineAttention:
     """That of all schedules which a model of a compute unit finds fastest, in the matrix unit where
     there is one that has the products."""
     q, work = kernel.buffer("q"), AttentionWork.of(kernel, limits)
     shape = best_matrix(limits, precision)
     if shape is not None and q.shape[1] >= shape.rows and subgroup_size(limits):
-        best = min(matrix_schedules(kernel, limits, shape), default=None, key=work.rank)
+        best = min(unit_schedules(kernel, limits, shape), default=None, key=work.rank)
         if best is not None:
             return best
     halves = limits.f16 and all(kernel.buffer(name).dtype == "f16" for name in "qkv")

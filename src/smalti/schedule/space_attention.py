@@ -22,9 +22,13 @@ from smalti.schedule.group import (
     MatrixShape,
 )
 from smalti.schedule.group_work import BARRIER, FULL, STALL, START
+from smalti.schedule.line_attention import GroupLineAttention
+from smalti.schedule.line_work import line_registers, line_schedules, line_tile
 from smalti.schedule.residency import LANES, subgroups_of
 from smalti.schedule.space_group import can_run, matrix_subgroup
 
+AnyAttention = GroupAttention | GroupMatrixAttention | GroupLineAttention
+"""The schedules of an attention."""
 SETS, ACROSS, BLOCKS = (1, 2, 4, 6, 8, 16, 32), (1, 2, 4, 8, 16), (1, 2, 4)
 TILE_KEYS, COLUMNS = (32, 64, 128), (1, 2, 4)
 """Sets of subgroups, subgroups of a set, rows of matrices of a subgroup, keys of a tile, and
@@ -95,6 +99,13 @@ def matrix_schedules(kernel: Kernel, limits: GroupLimits,
             yield found
 
 
+def unit_schedules(kernel: Kernel, limits: GroupLimits, shape: MatrixShape
+                   ) -> Iterator[GroupMatrixAttention | GroupLineAttention]:
+    """All schedules in the matrix unit: scores go through shared memory, or stay in registers."""
+    yield from matrix_schedules(kernel, limits, shape)
+    yield from line_schedules(kernel, limits, shape)
+
+
 def plain_schedules(kernel: Kernel, limits: GroupLimits, dtype: str,
                     subgroup: int) -> Iterator[GroupAttention]:
     """The schedules of an attention without the matrix unit that a device can run, in subgroups of
@@ -129,20 +140,19 @@ class AttentionWork:
         seen = -(-keys // 2) if kernel.option("causal") else keys
         return cls(batch * heads, queries, seen, depth, kernel.buffer("v").shape[3], limits)
 
-    def rank(self, s: GroupAttention | GroupMatrixAttention) -> tuple[float, float]:
+    def rank(self, s: AnyAttention) -> tuple[float, float]:
         """Smaller for a schedule that is better: one that wants more registers than there are is
         taken only where all do, and then the one that wants the fewest."""
         held = self.held(s)
         return self._spilled(s, held), self._clocks(s, held)
 
-    def clocks(self, s: GroupAttention | GroupMatrixAttention) -> float:
+    def clocks(self, s: AnyAttention) -> float:
         """About how many clocks of a compute unit this takes under a schedule."""
         return self._clocks(s, self.held(s))
 
-    def _clocks(self, s: GroupAttention | GroupMatrixAttention, held: float) -> float:
-        ahead = isinstance(s, GroupMatrixAttention) and s.ahead
-        step, barriers = (self._matrix_tile(s) if isinstance(s, GroupMatrixAttention)
-                          else self._plain_tile(s))
+    def _clocks(self, s: AnyAttention, held: float) -> float:
+        ahead = not isinstance(s, GroupAttention) and s.ahead
+        step, barriers = self._tile(s)
         step += 8 * self._spilled(s, held) * s.size / self.limits.rates.shared + barriers * BARRIER
         tiles, groups = -(-self.keys // s.keys), self.heads * -(-self.queries // s.queries)
         each = -(-groups // self.limits.unit_count)
@@ -153,14 +163,14 @@ class AttentionWork:
         begin = START + once / self.limits.rates.factors
         return max(begin + tiles * alone, each * (begin + tiles * shown))
 
-    def resident(self, s: GroupAttention | GroupMatrixAttention) -> int:
+    def resident(self, s: AnyAttention) -> int:
         """Work-groups that a unit holds at a time, by registers and shared memory."""
         return self._resident(s, self.held(s))
 
-    def _resident(self, s: GroupAttention | GroupMatrixAttention, held: float) -> int:
+    def _resident(self, s: AnyAttention, held: float) -> int:
         held = min(held, self.registers(s))
-        shared = (s.shared_bytes(self.depth, self.width) if isinstance(s, GroupMatrixAttention)
-                  else s.shared_bytes(self.depth))
+        shared = (s.shared_bytes(self.depth) if isinstance(s, GroupAttention)
+                  else s.shared_bytes(self.depth, self.width))
         unit, rates = known_unit(self.limits.architecture), self.limits.rates
         if unit is not None:
             subgroups = unit.resident(round(held), s.subgroup or LANES, s.size, shared)
@@ -169,24 +179,32 @@ class AttentionWork:
             return max(1, min(groups, unit.shared_bytes // unit.taken(shared)))
         return max(1, int(min(rates.registers / (held * s.size), rates.shared_bytes / shared)))
 
-    def registers(self, s: GroupAttention | GroupMatrixAttention) -> int:
+    def registers(self, s: AnyAttention) -> int:
         """Registers that an invocation has. Where they are fewer than common, a subgroup shares a
         file of them: large ones have less for each invocation."""
         narrow = self.limits.subgroup_min
         return self.limits.registers * narrow // max(s.subgroup, narrow) if (
             self.limits.few_registers and isinstance(s, GroupAttention)) else self.limits.registers
 
-    def _spilled(self, s: GroupAttention | GroupMatrixAttention, held: float) -> float:
+    def _spilled(self, s: AnyAttention, held: float) -> float:
         """Registers that an invocation wants and has not."""
         return max(0.0, held - self.registers(s))
 
-    def held(self, s: GroupAttention | GroupMatrixAttention) -> float:
+    def held(self, s: AnyAttention) -> float:
         """Registers that an invocation wants: sums, what it multiplies, and what is ahead."""
         if isinstance(s, GroupAttention):
             parts = -(-self.width // s.channels)
             used = QUERIES * s.each + 4 * QUERIES + 4 * s.each
             return parts * s.vectors * 4 * QUERIES + used + BESIDE_PLAIN
+        if isinstance(s, GroupLineAttention):
+            return line_registers(s, self.depth, self.width)
         return self._held_in_matrices(s)
+
+    def _tile(self, s: AnyAttention) -> tuple[float, int]:
+        """Clocks of a tile of keys of a work-group, and barriers of the group in it."""
+        if isinstance(s, GroupLineAttention):
+            return line_tile(s, self.depth, self.width, self.keys > s.keys, self.limits)
+        return self._plain_tile(s) if isinstance(s, GroupAttention) else self._matrix_tile(s)
 
     def _held_in_matrices(self, s: GroupMatrixAttention) -> float:
         rows, columns, depth = s.shape
@@ -224,7 +242,7 @@ class AttentionWork:
         return beside + sums + queries + ahead
 
     def _matrix_tile(self, s: GroupMatrixAttention) -> tuple[float, int]:
-        """Clocks of a tile of keys of a work-group, and barriers of the group in it."""
+        """The same in the matrix unit, by way of shared memory."""
         rows, columns, depth = s.shape
         key_width, value_width = s.padded(self.depth, self.width)
         matrix = s.queries * s.keys * (key_width + value_width) / self.limits.rates.matrix

@@ -19,12 +19,14 @@ import math
 
 from smalti.codegen.gpu.form import U32, Expr, GroupProgram, Name, number, op, spread, vector
 from smalti.codegen.gpu.heads import BOTTOM, VECTOR, Heads, TokenTile
+from smalti.codegen.gpu.line_attention import line_attention
 from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.matrix_attention import matrix_attention
 from smalti.codegen.gpu.types import VectorType, vector_type
 from smalti.kernel.build import TOTAL_MIN
 from smalti.kernel.form import Kernel
 from smalti.schedule.group import QUERIES, GroupAttention, GroupLimits, GroupMatrixAttention
+from smalti.schedule.line_attention import GroupLineAttention
 
 ROW = VectorType("f32", QUERIES)
 """A number for each query of an invocation."""
@@ -35,9 +37,12 @@ LOADS = 12
 """Vectors that are on their way together, at most: they wait in registers."""
 
 
-def lower_attention(kernel: Kernel, schedule: GroupAttention | GroupMatrixAttention,
+def lower_attention(kernel: Kernel,
+                    schedule: GroupAttention | GroupMatrixAttention | GroupLineAttention,
                     limits: GroupLimits) -> GroupSteps:
     """A work-group for some queries of each head."""
+    if isinstance(schedule, GroupLineAttention):
+        return GroupSteps((line_attention(kernel, schedule, limits),))
     if isinstance(schedule, GroupMatrixAttention):
         return GroupSteps((matrix_attention(kernel, schedule, limits),))
     return GroupSteps((_Attention(kernel, schedule, limits).program(),))

@@ -28,13 +28,14 @@ from smalti.codegen.gpu.weights import VECTOR, WIDE
 from smalti.kernel.build import LOWEST
 from smalti.kernel.form import Buffer, Kernel
 from smalti.schedule.group import GroupAttention, GroupLimits, GroupMatrixAttention
+from smalti.schedule.line_attention import GroupLineAttention
 
 LOG2_E = math.log2(math.e)
 BOTTOM = LOWEST * LOG2_E
 """What the top of a row begins with: scores are to the base 2, so that weights are powers of it."""
 UNIT_MIN = 1e-6
 """The least factor of scores that is applied late: what is below all others stays finite."""
-Schedule = TypeVar("Schedule", GroupAttention, GroupMatrixAttention)
+Schedule = TypeVar("Schedule", GroupAttention, GroupMatrixAttention, GroupLineAttention)
 
 
 class Heads(Generic[Schedule]):
@@ -200,7 +201,7 @@ class Heads(Generic[Schedule]):
             b.store(out, self.place("out", token, channel + lane), value.lane(lane), where=here)
 
 
-AnyHeads = Heads[GroupAttention] | Heads[GroupMatrixAttention]
+AnyHeads = Heads[GroupAttention] | Heads[GroupMatrixAttention] | Heads[GroupLineAttention]
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ class TokenTile:
     """
 
     def __init__(self, heads: AnyHeads, name: str, array: Shared, stride: int, rows: int,
-                 channels: int, by_columns: bool) -> None:
+                 channels: int, by_columns: bool, each: int = 0) -> None:
         self.heads, self.name, self.array, self.stride = heads, name, array, stride
         self.rows, self.channels, self.by_columns = rows, channels, by_columns
         b, size, buffer = heads.b, heads.schedule.size, heads.kernel.buffer(name)
@@ -241,7 +242,7 @@ class TokenTile:
         self.words = array.dtype == "u32"
         bound = heads.bound[name]
         self.lanes = WIDE if self.words else min(bound.lanes, VECTOR)
-        self.each = VECTOR if by_columns else 1
+        self.each = each or (VECTOR if by_columns else 1)
         halves = "f16" if bound.dtype == array.dtype == "f16" else None
         self.scalar = "u32" if self.words else halves
         across, down = channels // self.lanes, rows // self.each
@@ -255,8 +256,13 @@ class TokenTile:
         self.column = b.let(reader % beside * self.lanes)
         self.origin = b.let(heads.place(name, self.row, self.column))
         self.halves = 2 if self.words else 1
-        self.target = b.let(self.column * stride + self.row if by_columns else
-                            self.row * (stride // self.halves) + self.column // self.halves)
+        self.target = b.let(self._target())
+
+    def _target(self) -> Expr:
+        """Where an invocation writes first."""
+        if self.by_columns:
+            return self.column * self.stride + self.row
+        return self.row * (self.stride // self.halves) + self.column // self.halves
 
     def _spots(self, across: int, down: int) -> Iterator[TokenSpot]:
         """What an invocation brings of `down` rows of `across` vectors."""

@@ -102,11 +102,19 @@ INSTRUCTIONS = {
     "subgroup_shuffle_xor": Instruction(2, ARITHMETIC, None),  # (value, constant mask of lanes)
     "matrix_multiply_add": Instruction(3, (), None),           # (a, b, sum)
     "matrix_times": Instruction(2, (), None),                  # (matrix, the number for all)
+    "of_column": Instruction(2, (), None),                     # (matrix, number of an element)
+    "with_columns": Instruction(-1, (), None),                 # (matrix, elements of a column)
+    "with_words": Instruction(-1, (), None),                   # (matrix, a word of each row)
 }
 WIDENING = {"widen_f16": "f16", "widen_bf16": "bf16"}
 NARROWING = {"narrow_f16": "f16", "narrow_bf16": "bf16"}
 """What the halves of words are, of which the one in the lower bits comes first."""
 SUBGROUP = tuple(name for name in INSTRUCTIONS if name.startswith("subgroup_"))
+HELD = ("of_column", "with_columns", "with_words")
+"""What an invocation has of a matrix: an element of its column, the number of which is its place in
+the subgroup; a matrix that has in each column what an invocation says, or in each row its halves
+2 n and 2 n + 1 by invocation n. Only where it is known who holds what: `GroupLimits.sum_lines`,
+`right_lines` and `left_words`."""
 
 
 def result_type(name: str, types: Sequence[VectorType | Matrix]) -> VectorType | Matrix:
@@ -117,6 +125,8 @@ def result_type(name: str, types: Sequence[VectorType | Matrix]) -> VectorType |
     'boolx4'
     """
     entry = INSTRUCTIONS[name]
+    if name in HELD and types:
+        return _held(name, types[0], types[1:])
     if entry.arity != len(types) or name in ("convert", "bits", "vector"):
         raise TypeError(f"{name} of {len(types)} operands")
     if name == "matrix_multiply_add":
@@ -146,6 +156,19 @@ def result_type(name: str, types: Sequence[VectorType | Matrix]) -> VectorType |
     if name in WIDENING or name in NARROWING:
         return _of_halves(name, vector_type(first))
     return VectorType("bool", vector_type(first).lanes) if entry.asks else first
+
+
+def _held(name: str, matrix: VectorType | Matrix,
+          given: Sequence[VectorType | Matrix]) -> VectorType | Matrix:
+    """The type of what an invocation has of a matrix, or of the matrix that has what it says."""
+    lanes = sum(each.lanes for each in given if isinstance(each, VectorType))
+    scalars = {each.scalar for each in given}
+    if not isinstance(matrix, Matrix) or any(isinstance(each, Matrix) for each in given) or not (
+            matrix.scalar in FLOATS and (lanes, scalars) == {
+                "of_column": (1, {"u32"}), "with_columns": (matrix.rows, {matrix.scalar}),
+                "with_words": (matrix.rows, {"u32"})}[name]):
+        raise TypeError(f"{name} of {matrix} and {', '.join(map(str, given))}")
+    return VectorType(matrix.scalar) if name == "of_column" else matrix
 
 
 def _of_halves(name: str, given: VectorType) -> VectorType:

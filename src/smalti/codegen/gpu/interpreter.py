@@ -32,7 +32,13 @@ from smalti.codegen.gpu.form import (
     constant,
     covered,
 )
-from smalti.codegen.gpu.instructions import INSTRUCTIONS, NARROWING, SUBGROUP, WIDENING
+from smalti.codegen.gpu.instructions import (
+    HELD,
+    INSTRUCTIONS,
+    NARROWING,
+    SUBGROUP,
+    WIDENING,
+)
 from smalti.codegen.gpu.memory import EPOCH, STORED_DTYPES, Agents, TrackedMemory
 from smalti.codegen.gpu.text import show_statement
 from smalti.codegen.gpu.types import Matrix, VectorType, vector_type
@@ -316,6 +322,8 @@ class _Batch:
         if expr.instruction == "matrix_times":
             factor = self.full(arguments[1], 1)[:, self.starts]
             return _rounded((arguments[0] * factor[..., None, None]).astype(dtype), expr.type)
+        if expr.instruction in HELD:
+            return self.held(expr, arguments[0], arguments[1:])
         if entry.meaning is None:
             return _convert(expr, arguments, dtype)
         if expr.instruction == "select" and arguments[0].ndim < arguments[1].ndim:
@@ -344,6 +352,20 @@ class _Batch:
         if load.by_columns:
             return found.reshape(self.groups, units, type.columns, type.rows).swapaxes(2, 3)
         return found.reshape(self.groups, units, type.rows, type.columns)
+
+    def held(self, expr: Op, matrix: np.ndarray, given: Sequence[np.ndarray]) -> np.ndarray:
+        """An element of each invocation's column; or matrices of what invocations give."""
+        if expr.instruction == "of_column":
+            column = matrix[:, :, constant(expr.arguments[1])]
+            return np.broadcast_to(column, (self.groups, len(self.starts), self.subgroup)).reshape(
+                self.shape)
+        lanes = [vector_type(each.type).lanes for each in expr.arguments[1:]]
+        lines = np.concatenate([self.full(value, each).reshape(*self.shape, each)
+                                for value, each in zip(given, lanes)], axis=2)
+        lines = lines.reshape(self.groups, len(self.starts), self.subgroup, -1).swapaxes(2, 3)
+        halves = STORED_DTYPES[expr.type.scalar]
+        return (np.ascontiguousarray(lines).view(halves) if expr.instruction == "with_words"
+                else lines)
 
     def subgroup_operation(self, expr: Op) -> np.ndarray:
         """Values of the other invocations of a subgroup."""

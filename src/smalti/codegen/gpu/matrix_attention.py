@@ -33,22 +33,19 @@ from smalti.codegen.gpu.form import (
     Expr,
     GroupProgram,
     Name,
-    Shared,
     number,
     op,
     select,
     spread,
     vector,
 )
-from smalti.codegen.gpu.heads import BOTTOM, VECTOR, WIDE, Ahead, Heads, TokenTile, wide
-from smalti.codegen.gpu.types import Matrix, vector_type
+from smalti.codegen.gpu.heads import BOTTOM, VECTOR, Ahead, TokenTile
+from smalti.codegen.gpu.staged_heads import SLACK, StagedHeads, fold
+from smalti.codegen.gpu.types import Matrix
 from smalti.kernel.build import TOTAL_MIN
-from smalti.kernel.form import Buffer, Kernel
+from smalti.kernel.form import Kernel
 from smalti.schedule.group import GroupLimits, GroupMatrixAttention
 
-SLACK = 8.0
-"""How far, to the base 2, scores may exceed the top of their row: weights are at most 256, which
-is far from the largest f16, and the digits of weights and sums are the same at every size."""
 KEPT = 16
 """Scores of a row that an invocation keeps in registers: of more, it reads them twice."""
 KEPT_ONCE = 40
@@ -62,7 +59,7 @@ def matrix_attention(kernel: Kernel, schedule: GroupMatrixAttention,
     return _MatrixAttention(kernel, schedule, limits).program()
 
 
-class _MatrixAttention(Heads[GroupMatrixAttention]):
+class _MatrixAttention(StagedHeads[GroupMatrixAttention]):
     def __init__(self, kernel: Kernel, schedule: GroupMatrixAttention,
                  limits: GroupLimits) -> None:
         super().__init__(kernel, schedule, limits)
@@ -96,18 +93,6 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         self.once = not self.causal and self.keys <= schedule.keys and self.sharer is None
         """Whether all keys are in one tile, and each subgroup knows what its own rows come to."""
 
-    def at_once(self, buffer: Buffer) -> int:
-        if buffer.name == "k" and buffer.dtype == self.schedule.dtype and wide(buffer, WIDE):
-            return WIDE
-        return super().at_once(buffer)
-
-    def array(self, name: str, elements: int) -> Shared:
-        """A shared array: of keys as words, where they are moved as such."""
-        b, s = self.b, self.schedule
-        if name == "key" and self.bound["k"].lanes == WIDE:
-            return b.shared(name, "u32", elements // 2, VECTOR)
-        return b.shared(name, s.dtype if name != "score" else "f32", elements, VECTOR)
-
     def program(self) -> GroupProgram:
         """The program for all queries of all heads."""
         b, s = self.b, self.schedule
@@ -138,24 +123,6 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         self.finish()
         return self.finished()
 
-    def tiles(self) -> tuple[TokenTile, TokenTile]:
-        """What brings keys and values, whole or by chunks. Whole ones leave alone what is behind
-        the last channel, and is 0, but for the channel that counts."""
-        s, long = self.schedule, self.schedule.stride(self.schedule.keys)
-        if s.channels:
-            stage = self.arrays["stage"]
-            return (self.tile("k", stage, s.stride(s.channels), s.keys, s.channels),
-                    self.tile("v", stage, long, s.keys, s.channels, by_columns=True))
-        keys, values, wide = self.arrays["key"], self.arrays["value"], s.stride(self.key_width)
-        halves = 2 if keys.dtype == "u32" else 1
-        behind = self.width + self.counts
-        self.fill(keys, wide // halves, range(s.keys),
-                  range(self.depth // halves, self.key_width // halves))
-        self.fill(values, long, range(self.width, behind), range(s.keys), 1.0)
-        self.fill(values, long, range(behind, self.value_width), range(s.keys))
-        return (self.tile("k", keys, wide, s.keys, self.depth),
-                self.tile("v", values, long, s.keys, self.width, by_columns=True))
-
     def sharing(self) -> AbstractContextManager[None]:
         """What follows is for the subgroups of a set that share its rows: most often all."""
         return nullcontext() if self.sharer is None else self.b.branch(self.sharer)
@@ -163,23 +130,6 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
     def meet(self) -> None:
         """Wait for those who share queries."""
         self.b.barrier(subgroup=self.schedule.across == 1)
-
-    def stage(self, key: Expr, first: Expr, keys: TokenTile, values: TokenTile,
-              ahead: list[Ahead]) -> None:
-        """Bring a tile, of the keys from `key` on, that begins with `first`; load the next one."""
-        b, s = self.b, self.schedule
-        b.barrier()
-        if not ahead:
-            keys.bring(first)
-            values.bring(first)
-        for each in ahead:
-            each.put()
-        b.barrier()
-        for each in ahead:  # behind the last tile one is loaded again: nobody reads it
-            following = key + s.keys
-            each.renew(b.let(op("min", following, number(self.keys - s.keys, U32))
-                             if self.overlapping else
-                             select(following < self.keys, following, 0)))
 
     def at(self, block: int, stride: int) -> Expr:
         """Where the rows of one of a subgroup's blocks begin."""
@@ -342,10 +292,6 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
             b.set(self.total, self.total * grown)
         return grown
 
-    def anywhere(self, condition: Expr) -> Expr:
-        """Whether a condition holds for any invocation of a subgroup, which then knows it."""
-        return self.b.let(op("subgroup_max", select(condition, number(1.0, F32), 0.0)) > 0.0)
-
     def over_row(self, value: Expr, instruction: str) -> Expr:
         """A number folded over the invocations that share a row."""
         step = 1
@@ -476,11 +422,3 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
                 b.store_matrix(self.arrays["score"], self.at(block, s.score_stride)
                                + self.member * columns + at, s.score_stride,
                                row[(first + at) // wide])
-
-
-def fold(vector: Expr, instruction: str) -> Expr:
-    """The lanes of a named vector, folded."""
-    found = vector.lane(0)
-    for lane in range(1, vector_type(vector.type).lanes):
-        found = op(instruction, found, vector.lane(lane))
-    return found

@@ -34,6 +34,7 @@ from smalti.codegen.gpu.form import (
     operands,
     statements,
 )
+from smalti.codegen.gpu.instructions import HELD
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.types import INTEGERS, Matrix
 from smalti.schedule.residency import LANES, RIGHT_EARLY, ComputeUnit, KeptWords
@@ -104,7 +105,9 @@ class _Liveness:
         self._depths[name] = self._depth
         if isinstance(type, Matrix):
             words = type.rows * type.columns * WORDS[type.scalar] / self._lanes
-            self._kinds[name] = ("sums" if type.role == "sum" else "factors"), words
+            made = isinstance(value, Op) and value.instruction in HELD  # of own registers
+            self._kinds[name] = ("sums" if type.role == "sum" else "held" if made else
+                                 "factors"), words
         else:
             loaded = type.lanes > 1 or isinstance(value, GroupLoad)  # words, whatever is in them
             kind = "places" if type.scalar in INTEGERS and not loaded else "values"

@@ -42,7 +42,7 @@ from smalti.codegen.gpu.form import (
     operands,
     statements,
 )
-from smalti.codegen.gpu.instructions import SUBGROUP, result_type
+from smalti.codegen.gpu.instructions import HELD, SUBGROUP, result_type
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.registers import shared_bytes
 from smalti.codegen.gpu.text import NAME, RESERVED, show_statement
@@ -284,7 +284,9 @@ class _Verifier:
             except (KeyError, TypeError) as error:
                 self.check(False, f"an instruction and its operands ({op.instruction})", error)
             self.check(op.type == found, f"{op.instruction} to give {found}", op.type)
-        if op.instruction in ("component", "subgroup_shuffle_xor"):
+        if op.instruction in HELD:
+            self._held(op, types[0])
+        if op.instruction in ("component", "subgroup_shuffle_xor", "of_column"):
             self.check(isinstance(op.arguments[1], Number) and types[1] == U32,
                        f"a constant as second operand of {op.instruction}", op.arguments[1])
         if op.instruction == "component":
@@ -296,6 +298,15 @@ class _Verifier:
             self._reached(level(op.arguments[1], self.program, self.levels), Level.SUBGROUP)
         if op.instruction in SUBGROUP or isinstance(op.type, Matrix):
             self._reached(control, Level.SUBGROUP)
+
+    def _held(self, op: Op, matrix: VectorType | Matrix) -> None:
+        """Each invocation of a subgroup has a column, or a word of each row."""
+        assert isinstance(matrix, Matrix), op
+        lines = matrix.columns // (2 if op.instruction == "with_words" else 1)
+        self.check(self.program.subgroup == lines, f"subgroups of {lines}", self.program.subgroup)
+        if op.instruction == "of_column":
+            place = constant(op.arguments[1])
+            self.check(place < matrix.rows, f"one of {matrix.rows} elements", place)
 
     def _shaped(self, op: Op, types: list[VectorType | Matrix]) -> bool:
         """Whether operands fit an instruction that says its own type."""
@@ -333,6 +344,8 @@ def level(expr: Expr, program: GroupProgram, known: dict[str, Level]) -> Level:
         return inside if constant else Level.INVOCATION
     if isinstance(expr, MatrixLoad) or isinstance(expr.type, Matrix):
         return Level.SUBGROUP
+    if expr.instruction == "of_column":
+        return Level.INVOCATION
     if expr.instruction in SUBGROUP:
         folded = expr.instruction in ("subgroup_add", "subgroup_max", "subgroup_min")
         return Level.SUBGROUP if folded else min(inside, Level.SUBGROUP)

@@ -34,7 +34,7 @@ from smalti.codegen.gpu.form import (
 )
 from smalti.codegen.gpu.instructions import NARROWING, WIDENING
 from smalti.codegen.gpu.ranges import Ranges
-from smalti.codegen.gpu.types import FLOATS, VectorType, vector_type
+from smalti.codegen.gpu.types import FLOATS, Matrix, VectorType, vector_type
 from smalti.codegen.spirv.assembler import ModuleAssembler
 from smalti.codegen.spirv.instructions import (
     CONVERSIONS,
@@ -91,7 +91,9 @@ class Emitter:
             Branch: self._branch}
         self._special = {
             "convert": self._convert, "vector": self._vector, "component": self._component,
-            "select": self._select, **dict.fromkeys(WIDENING, self._widen),
+            "select": self._select, "of_column": self._of_column,
+            "with_columns": self._with_lines, "with_words": self._with_lines,
+            **dict.fromkeys(WIDENING, self._widen),
             **dict.fromkeys(NARROWING, self._narrow), **dict.fromkeys(REDUCTIONS, self._reduction),
             **dict.fromkeys(SHUFFLES, self._shuffle)}
 
@@ -221,6 +223,45 @@ class Emitter:
     def _component(self, expr: Op) -> int:
         a, (vector, lane) = self.assembler, expr.arguments
         return a.op("CompositeExtract", a.type(expr.type), self.value(vector), constant(lane))
+
+    def _of_column(self, expr: Op) -> int:
+        """Elements of a matrix that an invocation holds are numbered along its line."""
+        self._known(expr)
+        a, (matrix, place) = self.assembler, expr.arguments
+        return a.op("CompositeExtract", a.type(expr.type), self.value(matrix), constant(place))
+
+    def _with_lines(self, expr: Op) -> int:
+        """A matrix of what invocations give, of which halves follow each other in their words."""
+        self._known(expr)
+        a, (matrix, *given), place = self.assembler, expr.arguments, 0
+        found, kind, own = self.value(matrix), a.type(expr.type), VectorType(expr.type.scalar)
+        if own.scalar == "f16":
+            a.need("Float16")
+        for each in given:
+            value, type = self.value(each), vector_type(each.type)
+            for lane in range(type.lanes):
+                part = value if type.lanes == 1 else a.op(
+                    "CompositeExtract", a.type(VectorType(type.scalar)), value, lane)
+                parts = [part]
+                if type.scalar != own.scalar:
+                    pair = a.op("Bitcast", a.type(VectorType(own.scalar, 2)), part)
+                    parts = [a.op("CompositeExtract", a.type(own), pair, n) for n in range(2)]
+                for element in parts:
+                    found = a.op("CompositeInsert", kind, element, found, place)
+                    place += 1
+        return found
+
+    def _known(self, expr: Op) -> None:
+        """Raise IllegalSchedule where the device does not say who holds a matrix so."""
+        type, limits = expr.arguments[0].type, self.limits
+        assert isinstance(type, Matrix), expr
+        if expr.instruction == "with_words":
+            known = limits.left_words and type.role == "a"
+        else:
+            known = {"sum": limits.sum_lines, "b": limits.right_lines}.get(type.role) == "columns"
+        if not known:
+            raise IllegalSchedule(f"{self.program.name}: nobody knows whether invocations hold "
+                                  f"{type} as {expr.instruction} wants it")
 
     def _reduction(self, expr: Op) -> int:
         a, own = self.assembler, vector_type(expr.type)

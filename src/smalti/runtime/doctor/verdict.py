@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 INSTEAD = {
     "matrices": "Products are computed with other instructions of the device.",
-    names.MATRIX_LINES: "Its driver loads them, word by word.",
+    names.MATRIX_LINES: "Its driver loads them, word by word; scores go through shared memory.",
     "subgroup": "Sums of a work-group go through its shared memory.",
     names.F16: "Numbers of 16 bits are widened to 32 before they are computed with.",
     names.BF16: "Numbers of bf16 are converted by shifting their bits.",

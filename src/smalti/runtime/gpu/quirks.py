@@ -108,6 +108,11 @@ RIGHT_LINES = {
 }
 """Drivers whose invocations hold a line of a right factor each, and which, as their source says
 (`lvp_nir_lower_cooperative_matrix.c` in the latter folder). The check of a machine asks again."""
+SUM_LINES = {INTEL_MESA: "columns", LLVMPIPE: "columns"}
+"""The same of sums."""
+LEFT_WORDS = (INTEL_MESA,)
+"""Drivers whose invocations hold a word of each row of a left factor, by the same sources: where
+there are as many of them as words in a row, always the word of their own number."""
 
 NO_MATRICES = Removal(
     MATRICES, "Matrix units of this device and driver give wrong numbers, or lose time, for some.",

@@ -115,7 +115,7 @@ def reduced(limits: GroupLimits, removals: Iterable[Removal]) -> GroupLimits:
 
 FIELDS: Mapping[str, Mapping[str, Any]] = {
     MATRICES: {"matrices": ()},
-    MATRIX_LINES: {"right_lines": ""},
+    MATRIX_LINES: {"right_lines": "", "sum_lines": "", "left_words": False},
     SUBGROUP_OPERATIONS: {"subgroup_operations": False},
     SUBGROUP_SIZES: {"subgroup_choice": False, "subgroup_min": GroupLimits().subgroup_min,
                      "subgroup_max": GroupLimits().subgroup_max, "matrices": ()},

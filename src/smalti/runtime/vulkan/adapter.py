@@ -218,7 +218,9 @@ def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
             invocations=min(limits.invocations,  # where programs ask for the smallest subgroups
                             sizes.maxComputeWorkgroupSubgroups * sizes.minSubgroupSize))
     facts = facts_of(core, since_1_2.driverID, plain, limits, found.products)
-    limits = replace(limits, right_lines=quirks.RIGHT_LINES.get(facts.driver, ""))
+    limits = replace(limits, right_lines=quirks.RIGHT_LINES.get(facts.driver, ""),
+                     sum_lines=quirks.SUM_LINES.get(facts.driver, ""),
+                     left_words=facts.driver in quirks.LEFT_WORDS)
     if plain.vendor == "Intel":
         limits = replace(limits, registers=128)
     limits = replace(limits, architecture=architecture_of(
