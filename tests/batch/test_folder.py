@@ -83,6 +83,10 @@ def test_sheets_show_all_pictures(tmp_path: Path, found: list[BatchRecord],
     [sheet] = sheets(tmp_path, found)
     shown = Image.open(sheet)
     assert shown.size == (3 * 166 + 6, 186) and shown.getpixel((6 + 80, 6 + 80)) == (255, 0, 0)
+    Image.new("RGBA", (16, 16), (0, 0, 0, 0)).save(tmp_path / found[0].file)
+    [sheet] = sheets(tmp_path, found)
+    with Image.open(sheet) as shown:
+        assert shown.getpixel((6 + 80, 6 + 80)) == (255, 255, 255), "what is transparent is white"
     monkeypatch.setattr("smalti.batch.sheet.SHEET_PICTURES", 2)
     assert [path.name for path in sheets(tmp_path, found)] == [
         "contact-sheet.png", "contact-sheet-2.png"]

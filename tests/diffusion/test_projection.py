@@ -59,6 +59,12 @@ def test_what_a_decoder_does_is_found_in_one_picture() -> None:
     np.testing.assert_allclose(found.offset, known.offset, atol=0.02)
 
 
+def test_what_is_transparent_is_shown_white() -> None:
+    latent = np.ones((1, 2, 2), np.float32)
+    found = Projection.fitted(latent, Image.new("RGBA", (8, 8), (0, 0, 0, 0)))
+    assert found(latent).getpixel((0, 0)) == (255, 255, 255)
+
+
 def test_numbers_that_are_none_are_shown_gray() -> None:
     projection = Projection(np.ones((4, 3), np.float32), np.zeros(3, np.float32))
     assert projection(np.full((4, 1, 1), np.nan, np.float32)).getpixel((0, 0)) == (128, 128, 128)

@@ -9,6 +9,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from smalti.batch.records import BatchRecord
+from smalti.diffusion.images import opaque
 from smalti.diffusion.made_picture import save_whole
 
 COLUMNS = 8
@@ -44,7 +45,7 @@ def _sheet(folder: Path, records: Sequence[BatchRecord]) -> Image.Image:
     for at, record in enumerate(records):
         left, top = GAP + at % columns * across, GAP + at // columns * down
         with Image.open(folder / record.file) as picture:
-            small = picture.convert("RGB")
+            small = opaque(picture)
         small.thumbnail((SIDE, SIDE))
         sheet.paste(small, (left + (SIDE - small.width) // 2, top + (SIDE - small.height) // 2))
         draw.text((left, top + SIDE + 1), f"{record.number}  {record.digest[:6]}", INK, font)

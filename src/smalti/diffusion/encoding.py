@@ -16,9 +16,9 @@ PART = "vae_encoder"
 
 
 def encoded(models: Submodels, pixels: Floats) -> Floats:
-    """The mean f32[z, height / f, width / f] that the autoencoder gives for pixels f32[3, height,
-    width] in [-1, 1], in its own space; see `to_model_space`. One that reads opacity, too, is given
-    opaque pixels."""
+    """The mean f32[z, height / f, width / f] that the autoencoder gives for pixels f32[3 or 4,
+    height, width] in [-1, 1], in its own space; see `to_model_space`. One that reads opacity, too,
+    is given opaque pixels where these have none."""
     vae = models.checkpoint.config.vae
     opacity = np.ones((vae.image_channels - len(pixels), *pixels.shape[1:]), np.float32)
     pixels = np.concatenate([pixels, opacity])

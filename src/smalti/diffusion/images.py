@@ -78,7 +78,7 @@ def resized(picture: Image.Image, width: int, height: int) -> Image.Image:
 
 
 def as_pixels(picture: Image.Image) -> Floats:
-    """A picture as f32[3, height, width] in [-1, 1].
+    """A picture as f32[3, height, width] in [-1, 1], f32[4, height, width] where it has opacity.
 
     >>> as_pixels(Image.new("RGB", (2, 1), (255, 0, 0)))[:, 0, 0].tolist()
     [1.0, -1.0, -1.0]

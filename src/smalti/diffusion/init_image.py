@@ -22,6 +22,8 @@ from smalti.models.config import ModelConfig
 
 Floats = np.ndarray
 Box = tuple[int, int, int, int]
+RGBA = 4
+"""Channels of pictures with opacity."""
 STRENGTH, STRENGTH_OF_ALL = 0.75, 1.0
 """Strength where none is given: A1111's for img2img, and 1 where all is repainted."""
 MASK_BLUR, PADDING = 4, 32
@@ -71,7 +73,8 @@ class InitImage:
                 ] if denoiser.reference else []
 
     def pixels(self) -> Floats:
-        """f32[3, height, width] in [-1, 1] of what is computed."""
+        """f32[3, height, width] in [-1, 1] of what is computed, or of four channels where it has
+        opacity."""
         return as_pixels(resized(self.shown, self.width, self.height))
 
     def masked(self) -> Floats:
@@ -100,7 +103,8 @@ class InitImage:
             return made
         left, top, right, bottom = self.box
         whole = self.picture.copy()
-        made = resized(opaque(made), right - left, bottom - top)
+        made = made if whole.mode == made.mode else opaque(made)
+        made = resized(made, right - left, bottom - top)
         whole.paste(made, self.box, self.mask.crop(self.box))
         return whole
 
@@ -128,7 +132,9 @@ def init_image(config: ModelConfig, options: PictureOptions, kind: str = "text"
     change = Img2Img(_or(options.strength, usual),
                     _or(options.mask_blur, MASK_BLUR) if masked else None,
                     _or(options.padding, PADDING) if options.only_masked else None, guidance)
-    picture, drawn = opaque(opened(first)), None
+    picture, drawn = opened(first), None
+    see_through = picture.has_transparency_data and config.vae.image_channels == RGBA
+    picture = picture.convert("RGBA") if see_through else opaque(picture)
     others = [opaque(opened(each)) for each in more]
     if masked:
         picture, drawn = _prepared(picture, options.mask, options.extend, change.mask_blur or 0)

@@ -23,7 +23,7 @@ from smalti.diffusion.decoding import decoded, fitting_side
 from smalti.diffusion.encoding import PART, encoded, to_model_space
 from smalti.diffusion.guidance import Guidance
 from smalti.diffusion.hires import enlarged
-from smalti.diffusion.images import as_pixels, opaque, resized
+from smalti.diffusion.images import as_pixels, resized
 from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.init_image import InitImage
 from smalti.diffusion.inpainting import FROM_NOISE, Start, start
@@ -164,7 +164,7 @@ class PictureJob:
             return enlarged(latents, *self._latent(larger), patch=self.config.vae.patch)
         pictures = self._decoded(self.asked, latents)
         with self.timings.of("upscale"):
-            pictures = [resized(upscaler(opaque(picture)), larger.width, larger.height)
+            pictures = [resized(upscaler(picture), larger.width, larger.height)
                         for picture in pictures]
         upscaler.end()
         with self.timings.of("encode"):

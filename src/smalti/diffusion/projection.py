@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from smalti.diffusion.images import opaque
 from smalti.diffusion.result import to_image
 from smalti.models.config import FLUX_VAE, SD3_VAE, SD_VAE, SDXL_VAE, VaeConfig
 
@@ -40,7 +41,7 @@ class Projection:
     def fitted(cls, latent: np.ndarray, picture: Image.Image) -> Projection:
         """The one that is nearest, by least squares, to what a decoder made of a latent."""
         channels, height, width = latent.shape
-        small = picture.convert("RGB").resize((width, height), Image.Resampling.BOX)
+        small = opaque(picture).resize((width, height), Image.Resampling.BOX)
         known = np.concatenate([latent.reshape(channels, -1), np.ones((1, height * width))]).T
         wanted = np.asarray(small, np.float64).reshape(-1, 3) / 127.5 - 1
         found = np.linalg.lstsq(known, wanted, rcond=1e-6)[0].astype(np.float32)

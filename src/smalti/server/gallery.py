@@ -125,20 +125,33 @@ class Gallery:
         return path if path.is_relative_to(self.root.resolve()) and path.is_file() else None
 
 
-def encoded(content: bytes, kind: str, quality: int) -> bytes:
+def encoded(content: bytes, kind: str, quality: int, flat: bool = False) -> bytes:
     """A picture of the gallery, PNG, in the format that PIL calls so, with its settings; `quality`
-    is that of JPEG and WebP, 0 to 100."""
+    is that of JPEG and WebP, 0 to 100. What is transparent is white in JPEG, and where it is to be
+    `flat`."""
     from PIL import Image
 
+    from smalti.diffusion.images import opaque
     from smalti.diffusion.made_picture import MadePicture
     from smalti.diffusion.metadata import carried
 
-    if kind == "PNG":
-        return content
     stream = io.BytesIO()
     with Image.open(io.BytesIO(content)) as shown:
-        MadePicture.of(shown.convert("RGB"), carried(shown)).save(stream, kind, quality=quality)
+        flat = shown.mode == "RGBA" and flat
+        if kind == "PNG" and not flat:
+            return content
+        picture = opaque(shown) if flat or shown.mode != "RGBA" else shown.copy()
+        options = {} if kind == "PNG" else {"quality": quality}
+        MadePicture.of(picture, carried(shown)).save(stream, kind, **options)
     return stream.getvalue()
+
+
+def is_transparent(content: bytes) -> bool:
+    """Whether a picture of the gallery, PNG, can be seen through anywhere."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(content)) as shown:
+        return shown.mode == "RGBA" and shown.getchannel("A").getextrema() != (255, 255)
 
 
 def _name(picture: PictureRecord) -> str:

@@ -159,7 +159,7 @@ def test_the_system_part_is_dropped_and_no_more() -> None:
 
 @pytest.mark.sweep
 def test_it_makes_pictures_with_opacity(tmp_path: Path) -> None:
-    """From a prompt, and from a picture, which is opaque; files without opacity show white."""
+    """From a prompt, and from a picture with its opacity; files without opacity show white."""
     pipe = Pipeline.load(tiny.write_whole(tmp_path / "a.safetensors", tiny.QWEN_IMAGE21), threads=1)
     first, other = (pipe(prompt, **OPTIONS).images[0] for prompt in ("an apple", "a red pear"))
     assert first.mode == "RGBA" and first.size == (64, 32)
@@ -174,11 +174,17 @@ def test_it_makes_pictures_with_opacity(tmp_path: Path) -> None:
     with Image.open(tmp_path / "a.jpg") as opaque, Image.open(tmp_path / "a.png") as whole:
         assert (opaque.mode, whole.mode) == ("RGB", "RGBA")
         np.testing.assert_array_equal(np.asarray(whole), np.asarray(first))
-    again = pipe("an apple", image=first, strength=0.5, **OPTIONS).images[0]
+    half = {"image": first, "strength": 0.5, **OPTIONS}
+    again, flat = (pipe("an apple", **{**half, "image": each}).images[0]
+                   for each in (first, first.convert("RGB")))
     assert again.mode == "RGBA" and np.asarray(again).std() > 5
+    assert (np.asarray(again) != np.asarray(flat)).any()
     mask = Image.new("L", first.size)
     mask.paste(255, (0, 0, 32, 32))
     kept = pipe("an apple", image=first, mask=mask, mask_blur=0, **OPTIONS).images[0]
+    np.testing.assert_array_equal(np.asarray(kept)[:, 32:], np.asarray(first)[:, 32:])
+    assert kept.mode == "RGBA" and (np.asarray(kept) != np.asarray(first))[:, :32].any()
+    kept = pipe("an apple", image=first.convert("RGB"), mask=mask, mask_blur=0, **OPTIONS).images[0]
     assert kept.mode == "RGB"
 
 

@@ -73,6 +73,24 @@ def test_pictures_come_in_a_format_or_by_an_address(api: openai.OpenAI, client: 
     assert client.get(address.path).status == 404, "it is valid while the picture is there"
 
 
+@pytest.mark.parametrize(("fields", "mode"), [
+    ({}, "RGBA"), ({"background": "opaque"}, "RGB"),
+    ({"output_format": "webp", "background": "opaque"}, "RGB"), ({"output_format": "jpeg"}, "RGB")])
+def test_pictures_are_transparent_where_models_make_such(
+        api: openai.OpenAI, monkeypatch: pytest.MonkeyPatch, client: Client, fields: dict[str, str],
+        mode: str) -> None:
+    monkeypatch.setattr("smalti.server.gallery.Gallery.content",
+                        lambda gallery, record: file_of(HOLED))
+    answer = made(api, **fields)
+    assert answer.background == ("transparent" if mode == "RGBA" else "opaque")
+    address = urllib.parse.urlsplit(made(api, response_format="url", **fields).data[0].url)
+    sent = client.get(f"{address.path}?{address.query}").content
+    for content in (sent, base64.b64decode(answer.data[0].b64_json)):
+        with Image.open(io.BytesIO(content)) as picture:
+            assert picture.mode == mode
+            assert mode == "RGBA" or min(picture.getpixel((3, 8))) > 240
+
+
 def test_quality_is_a_number_of_steps(api: openai.OpenAI) -> None:
     for quality, steps, shown in (("low", 2, "low"), ("auto", 3, "medium"), ("hd", 4, "high")):
         found = made(api, quality=quality, extra_body={"seed": 3})

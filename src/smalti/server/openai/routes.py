@@ -8,9 +8,10 @@ import io
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,7 +20,7 @@ from starlette.routing import Route
 from smalti.errors import InputError
 from smalti.server.archive import CANCELLED, DONE, JobRecord, PictureRecord
 from smalti.server.endpoint import EventStream, answered, read_content, read_json
-from smalti.server.gallery import encoded
+from smalti.server.gallery import encoded, is_transparent
 from smalti.server.guard import problem
 from smalti.server.openai.problems import NO_RETRY, RefusedError, refusal, told
 from smalti.server.site import Site
@@ -33,6 +34,8 @@ FILE = re.compile(r"(\d{1,18})\.(png|webp|jpeg)", re.ASCII)
 """The name of a picture in an address: its id, and the format that it is sent in."""
 COMPRESSION = 90
 """The quality of webp and jpeg, in percent, where none is asked for."""
+OPAQUE = "opaque"
+"""The background of pictures that nothing shows through."""
 USAGE = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0,
          "input_tokens_details": {"image_tokens": 0, "text_tokens": 0},
          "output_tokens_details": {"image_tokens": 0, "text_tokens": 0}}
@@ -181,20 +184,31 @@ def _answer(site: Site, asked: AskedPictures, job: JobRecord, base: str) -> Resp
     kind, pictures = asked.names["output_format"], _found(site, job)
     if asked.names["response_format"] == "url":
         compression = asked.numbers.get("output_compression")
-        query = "" if compression is None else f"?compression={compression}"
+        wishes = {} if compression is None else {"compression": str(compression)}
+        if asked.names["background"] == OPAQUE:
+            wishes["background"] = OPAQUE
+        query = f"?{urlencode(wishes)}" if wishes else ""
         data = [{"url": f"{base}v1/images/files/{each.id}.{kind}{query}"} for each, _ in pictures]
     else:
         data = [{"b64_json": _base64(asked, content)} for _, content in pictures]
     size = f"{pictures[0][0].width}x{pictures[0][0].height}" if pictures else None
     return JSONResponse({"created": int(time.time()), "data": data, "size": size,
-                         "background": "opaque", "output_format": kind, "quality": _quality(asked),
-                         "usage": USAGE})
+                         "background": _background(asked, [each for _, each in pictures]),
+                         "output_format": kind, "quality": _quality(asked), "usage": USAGE})
 
 
 def _base64(asked: AskedPictures, content: bytes) -> str:
     compression = asked.numbers.get("output_compression", COMPRESSION)
     kind = asked.names["output_format"].upper()
-    return base64.b64encode(encoded(content, kind, compression)).decode()
+    flat = asked.names["background"] == OPAQUE
+    return base64.b64encode(encoded(content, kind, compression, flat)).decode()
+
+
+def _background(asked: AskedPictures, contents: Sequence[bytes]) -> str:
+    """What is behind pictures as they are answered: models of some families make transparent ones.
+    """
+    flat = asked.names["background"] == OPAQUE or asked.names["output_format"] == "jpeg"
+    return OPAQUE if flat or not any(map(is_transparent, contents)) else "transparent"
 
 
 def _quality(asked: AskedPictures) -> str:
@@ -228,7 +242,8 @@ async def _events(site: Site, asked: AskedPictures, job: JobRecord) -> AsyncGene
     for picture, content in await asyncio.to_thread(_found, site, job):
         text = await asyncio.to_thread(_base64, asked, content)
         yield _event(asked, f"{family}.completed", text, {
-            "usage": USAGE, "size": f"{picture.width}x{picture.height}"})
+            "usage": USAGE, "size": f"{picture.width}x{picture.height}",
+            "background": await asyncio.to_thread(_background, asked, [content])})
 
 
 def _is_due(site: Site, job: JobRecord, shown: int, count: int) -> bool:
@@ -255,7 +270,7 @@ def _preview(site: Site, asked: AskedPictures, job: JobRecord) -> str | None:
 def _event(asked: AskedPictures, kind: str, picture: str, more: dict[str, Any]) -> bytes:
     size = asked.size
     return _said(kind, {
-        "type": kind, "b64_json": picture, "created_at": int(time.time()), "background": "opaque",
+        "type": kind, "b64_json": picture, "created_at": int(time.time()), "background": OPAQUE,
         "output_format": asked.names["output_format"], "quality": _quality(asked),
         "size": "auto" if size is None else f"{size[0]}x{size[1]}", **more})
 
@@ -273,11 +288,13 @@ def _file(site: Site, name: str, query: dict[str, str]) -> Response:
     content = site.gallery.content(record) if record else None
     if found is None or content is None:
         return problem(404, "NotFound", f"there is no picture {name!r:.80}")
-    given = query.pop("compression", str(COMPRESSION))
+    given, flat = query.pop("compression", str(COMPRESSION)), query.get("background") == OPAQUE
+    if flat:
+        query.pop("background")
     low, high = WHOLE["output_compression"]
     if query or not (given.isascii() and given.isdigit() and len(given) <= 3
                      and low <= int(given) <= high):
-        return refusal(400, f"expected nothing behind the ? but compression, {low} to {high}",
-                       "compression")
-    return Response(encoded(content, found[2].upper(), int(given)),
+        return refusal(400, f"expected nothing behind the ? but compression, {low} to {high}, "
+                       "and background=opaque", "compression")
+    return Response(encoded(content, found[2].upper(), int(given), flat),
                     media_type=f"image/{found[2]}")
