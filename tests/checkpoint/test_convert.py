@@ -92,7 +92,8 @@ BECOME_SMALL = [UNET + "input_blocks.1.1.proj_in.weight", UNET + "input_blocks.3
                 "joint_blocks.0.context_block.attn.proj.weight", UNET + "out_layers.2.weight",
                 "encoder.block.0.layer.0.SelfAttention.q.weight", "single_blocks.1.linear1.weight",
                 "transformer_blocks.0.attn.to_out.0.weight", "middle_block.1.proj_out.weight",
-                "joint_blocks.0.x_block.adaLN_modulation.1.weight"]
+                "joint_blocks.0.x_block.adaLN_modulation.1.weight",
+        "single_transformer_blocks.0.proj_out.weight"]
 
 
 def test_which_tensors_stay_precise() -> None:

@@ -115,7 +115,8 @@ FLUX3 = ModelFamily(
                 r"single_blocks_\d+_(linear[12]|modulation_lin)$": (0, 1),
                 r"single_transformer_blocks_\d+_(proj_(mlp|out)|norm_linear)$": (0, 1)},
         precise=r"(txt|time|ref_time)_in\.|emb_in\.|final_layer\.|_stream_modulations\."
-                r"|x_embedders\.|context_embedder\.|timestep_embedder\.|proj_out\.|norm_out\.",
+                r"|x_embedders\.|context_embedder\.|timestep_embedder\.|norm_out\."
+                r"|(^|diffusion_model\.)proj_out\.",
         spelled=partial(spelled_by, table=FLUX3_DIFFUSERS),
     ),
     join=context_and_mask,
