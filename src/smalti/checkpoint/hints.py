@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from itertools import pairwise
 from typing import Any, TypeVar, cast
 
 from smalti.errors import CheckpointError
@@ -31,6 +32,8 @@ KOHYA_TRUE = "True"
 """How kohya's trainers write what is set, in metadata that begin with `ss_`."""
 NAMED_V = re.compile(r"(?<![a-z])v ?pred(?:iction)?(?![a-z])")
 NAMED_ZERO = re.compile(r"(?<![a-z])z(?:t|ero )?snr(?![a-z])")
+NOISE = re.compile(r"[a-z_]{1,40}|\d[\d.e-]{0,20}(,\d[\d.e-]{0,20}){1,1000}", re.ASCII)
+"""The name of a schedule, or noise levels."""
 ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu"}
 GATES = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_tanh": "gelu_tanh"}
 
@@ -74,6 +77,10 @@ FLOW_LEVELS: Places = {
     "flow_terminal": (("scheduler", "shift_terminal"),),
 }
 """Places of what else is stated of the levels of models that predict a flow."""
+PIPELINE = "pipeline"
+"""The section of what the index of a folder states."""
+EVENLY = 1e-4
+"""How far levels may be off those that are evenly spaced; files have them with some digits."""
 FLOW_SCHEDULER = "FlowMatchEuler"
 """What begins the name of the scheduler that states it: without a last level, there is none."""
 
@@ -100,6 +107,7 @@ ARCH_CONFIG: Places = {
     "steps": (("default", "steps"),),
     "guidance": (("default", "cfg_scale"),),
     "distilled_guidance": (("default", "distilled_cfg_scale"),),
+    "noise": (("default", "noise"),),
     "reference": (("transformer", "reference"),),
     "clean": (("transformer", "zero_cond_t"),),
     "latents_mean": (("vae", "latents_mean"),),
@@ -204,6 +212,7 @@ def folder_hints(where: object, tables: Tables) -> Hints:
     hints = replace(read_hints(Hints, where, tables, FOLDER),
                     texts=_text_hints(where, tables, TEXT_FOLDERS))
     scheduler = tables.get("scheduler")
+    hints = first(hints, _sampled(where, tables))
     if not isinstance(scheduler, dict):
         return hints
     if str(scheduler.get("_class_name")).startswith(FLOW_SCHEDULER):
@@ -217,6 +226,38 @@ def folder_hints(where: object, tables: Tables) -> Hints:
         raise CheckpointError(f"{where}: scheduler.prediction_type is {stated[0]!r:.60} with "
                               f"sigma_data {stated[1]!r:.60}; Smalti knows {known} so far")
     return first(replace(hints, prediction=predicted), read_hints(Hints, where, tables, EDM))
+
+
+def _sampled(where: object, tables: Tables) -> Hints:
+    """The steps and noise levels of a pipeline that states its `sample_sigmas`, to which its
+    scheduler's shift is still to be added; nothing of one that does not.
+
+    Raises `CheckpointError` for what is no falling row, or not known without the size.
+
+    >>> _sampled("x", {"pipeline": {"sample_sigmas": [1.0, 0.9]}, "scheduler": {"shift": 3}}).noise
+    '1,0.964286,0'
+    """
+    pipeline, scheduler = (table if isinstance(table, dict) else {}
+                           for table in map(tables.get, (PIPELINE, "scheduler")))
+    label, stated = f"{where}: sample_sigmas", pipeline.get("sample_sigmas")
+    if stated is None:
+        return Hints()
+    levels = _numbers(label, stated)
+    count = len(levels)
+    if not 1 >= levels[0] > 0 < levels[-1] or any(
+            low >= high for high, low in pairwise(levels)):
+        raise CheckpointError(f"{label} is {stated!r:.60}; expected falling numbers from 1 to 0")
+    if all(abs(level - (1 - i / count)) < EVENLY for i, level in enumerate(levels)):
+        return Hints(steps=count)
+    if scheduler.get("use_dynamic_shifting") or scheduler.get("shift_terminal"):
+        raise CheckpointError(f"{label} are not evenly spaced, and shifted by the size or to a "
+                              f"last level, which is not computed; expected one of both")
+    shift = scheduler.get("shift", 1.0)
+    if type(shift) not in (int, float) or not 0 < shift <= COUNT_MAX:
+        raise CheckpointError(f"{where}: scheduler.shift is {shift!r:.60}; expected a positive "
+                              f"number")
+    shifted = (shift * level / (1 + (shift - 1) * level) for level in levels)
+    return Hints(steps=count, noise=",".join(f"{level:.6g}" for level in (*shifted, 0)))
 
 
 def arch_config(hints: Hints) -> str:
@@ -304,6 +345,10 @@ def _checked(label: str, hint: str, kind: str, value: object) -> object:
         return _choice(label, value, GATES)
     if hint == "beta_schedule":
         return _choice(label, value, {"scaled_linear": "scaled_linear"})
+    if hint == "noise":
+        if not isinstance(value, str) or not NOISE.fullmatch(value):
+            raise CheckpointError(f"{label} is {value!r:.60}; expected a noise schedule")
+        return value
     if kind.startswith("int"):
         least = 0 if hint == "vision_all" else 1  # blocks count from 0
         if type(value) is not int or not least <= value <= COUNT_MAX:

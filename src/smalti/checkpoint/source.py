@@ -10,7 +10,7 @@ from typing import Any
 from smalti.checkpoint import folder as diffusers
 from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.file_kind import detect, listed, require_supported
-from smalti.checkpoint.hints import first, folder_hints, metadata_hints, named_hints
+from smalti.checkpoint.hints import PIPELINE, first, folder_hints, metadata_hints, named_hints
 from smalti.checkpoint.layout import (
     DENOISER,
     TEXT,
@@ -297,7 +297,8 @@ def _open_folder(path: Path) -> FoundModel:
         return replace(opened[0], path=path, format="diffusers folder", tensors={
             name: tensor for each in opened for name, tensor in each.tensors.items()})
     index = diffusers.read_index(path)
-    kind, tables = diffusers.other_kind(index), diffusers.read_configs(path)
+    kind, tables = diffusers.other_kind(index), {
+        **diffusers.read_configs(path), PIPELINE: index}
     if kind is not None:
         return FoundModel(path, "diffusers folder", {}, kind, tables=tables)
     tensors: dict[str, StoredTensor] = {}

@@ -164,7 +164,7 @@ def _walk(options: PictureOptions, config: ModelConfig) -> tuple[Sampler, Schedu
     if isinstance(name, str):
         name, named = split_label(name)
         noise = _or(noise, named)
-    noise = _or(noise, config.default_noise)
+    noise = _or(noise, _usual_noise(config, options.steps))
     check_name("sampler", name, SAMPLERS)
     sampler = SAMPLERS[name]
     if isinstance(noise, str):
@@ -173,6 +173,19 @@ def _walk(options: PictureOptions, config: ModelConfig) -> tuple[Sampler, Schedu
             return sampler, find_schedule(noise)
     check_name("noise", noise, NOISES)
     return sampler, NOISES[noise]
+
+
+def _usual_noise(config: ModelConfig, steps: object) -> str:
+    """The model's own schedule; where that is noise levels, they are for as many steps as they
+    lead through, and other walks are those of the sampler.
+
+    >>> from smalti.models.config import SD15
+    >>> turbo = replace(SD15, default_noise="14.6,1.5,0", default_steps=2)
+    >>> _usual_noise(turbo, None), _usual_noise(turbo, 4), _usual_noise(SD15, 4)
+    ('14.6,1.5,0', 'automatic', 'karras')
+    """
+    own = config.default_noise
+    return "automatic" if own.count(",") not in (0, _or(steps, config.default_steps)) else own
 
 
 def _switch(refiner: str | None, share: float | None) -> float | None:

@@ -151,7 +151,10 @@ def _told(word: str, values: Values, text: str, shown: str = Distilled.shown) ->
     """What is recommended, with the number of steps that a text has."""
     steps = _STEPS.search(text)
     named = {} if steps is None else {"steps": int(steps[1])}
-    return Distilled(word, {**values, **named}, steps is not None, shown)
+    found = {**values, **named}
+    if str(found.get("noise", "")).count(",") not in (0, found.get("steps")):
+        del found["noise"]  # levels of another number of steps
+    return Distilled(word, found, steps is not None, shown)
 
 
 def _word(recommended: Iterable[str], text: str) -> str | None:

@@ -13,12 +13,15 @@ from tiny_adapters import KOHYA, applied, pair
 from smalti import Pipeline
 from smalti.checkpoint import Checkpoint, inspect, load
 from smalti.checkpoint.gguf import GgufTensor, write_gguf
+from smalti.checkpoint.hints import arch_config, folder_hints, metadata_hints
 from smalti.checkpoint.uncomputed import settings
 from smalti.diffusion import byte_bpe
 from smalti.diffusion.noise import FlowLevels, find_schedule
+from smalti.diffusion.options import PictureOptions
+from smalti.diffusion.request import request
 from smalti.errors import CheckpointError, InputError
 from smalti.families import families
-from smalti.families.records.qwen_image21 import SYSTEM, SYSTEM_TOKENS
+from smalti.families.records.qwen_image21 import SYSTEM, SYSTEM_TOKENS, TURBO
 
 CONFIG = tiny.WORDLESS["qwen-image21"]
 NAME = "qwen-image21"
@@ -86,13 +89,48 @@ def test_a_gguf_file_of_the_denoiser(tmp_path: Path, model: Checkpoint, weights:
 
 
 @pytest.mark.parametrize(("name", "steps"), [
-    ("Qwen-Image-2.1-Lightning", 4), ("qwen_image_2.1_turbo_8steps", 8)])
+    ("Qwen-Image-2.1-Lightning", 4), ("qwen_image_2.1_turbo_4steps", 4)])
 def test_lightning_is_told_by_its_name(tmp_path: Path, weights: tiny.Weights, name: str,
                                        steps: int) -> None:
     """Its shift follows the size as ever, and no level is left at the end."""
     config = load(tiny.write_whole(tmp_path / f"{name}.safetensors", CONFIG, weights)).config
     assert (config.default_steps, config.default_guidance, config.flow_shift,
             config.flow_terminal) == (steps, 1.0, None, 0.0)
+
+
+@pytest.mark.parametrize("name", ["qwen_image_2.1_turbo_bf16", "Qwen-Image-2.1-Turbo-8steps"])
+def test_turbo_has_levels_of_its_own(tmp_path: Path, weights: tiny.Weights, name: str) -> None:
+    """For 8 steps; of others they are those of the family."""
+    config = load(tiny.write_whole(tmp_path / f"{name}.safetensors", CONFIG, weights)).config
+    assert (config.default_steps, config.default_guidance) == (8, 1.0)
+    own, four = (request(config, PictureOptions("an apple", steps=steps), memory_bytes=2**34)
+                 for steps in (None, 4))
+    assert (own.steps, own.noise) == (8, TURBO["noise"]) and (four.steps, four.noise) == (
+        4, "trailing")
+    levels = find_schedule(own.noise).sigmas(FlowLevels.shifted(2.0), 8)
+    np.testing.assert_allclose(levels[[0, 1, 7, 8]], [1, .978453, .414568, 0])
+
+
+@pytest.mark.parametrize(("sigmas", "scheduler", "steps", "noise"), [
+    ([1.0, 0.75, 0.5, 0.25], {"use_dynamic_shifting": True}, 4, None),
+    ([1.0, 0.978453, 0.414568], {"shift": 1.0, "use_dynamic_shifting": False}, 3,
+     "1,0.978453,0.414568,0"),
+    ([1.0, 0.9], {"shift": 3}, 2, "1,0.964286,0")])
+def test_a_folder_states_its_levels(sigmas: list[float], scheduler: dict, steps: int,
+                                    noise: str | None) -> None:
+    hints = folder_hints("x", {"pipeline": {"sample_sigmas": sigmas}, "scheduler": scheduler})
+    assert (hints.steps, hints.noise) == (steps, noise)
+    assert metadata_hints("x", {"arch_config": arch_config(hints)}).noise == noise
+
+
+@pytest.mark.parametrize(("sigmas", "scheduler", "said"), [
+    ("1, 0.5", {}, "row of numbers"), ([0.5, 1.0], {}, "falling numbers"),
+    ([1.0, 0.0], {}, "falling numbers"), ([1.5, 0.1], {}, "falling numbers"),
+    ([1.0, 0.9], {"use_dynamic_shifting": True}, "shifted by the size"),
+    ([1.0, 0.9], {"shift": "x"}, "shift is 'x'")])
+def test_levels_of_a_folder_that_cannot_be(sigmas: object, scheduler: dict, said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        folder_hints("x", {"pipeline": {"sample_sigmas": sigmas}, "scheduler": scheduler})
 
 
 def test_the_shift_follows_from_the_size() -> None:

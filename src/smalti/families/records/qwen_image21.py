@@ -45,6 +45,11 @@ GATES = "img_mlp.gate_layer"
 FEW: Mapping[str, float | str] = {"steps": 4, "guidance": 1.0, "flow_terminal": 0.0}
 """Of Lightning (lightx2v 2026): the shift follows the size as ever, and no level is left at the
 end."""
+TURBO: Mapping[str, float | str] = {
+    **FEW, "steps": 8,
+    "noise": "1,0.978453,0.95418,0.926626,0.89508,0.845148,0.704534,0.414568,0"}
+"""Of Qwen-Image-2.1-Turbo: the levels that it was trained at, whatever the size, which its
+`model_index.json` states as `sample_sigmas`."""
 
 
 def qwen_image21_config(where: object, shapes: Shapes, hints: Hints) -> QwenImage21Config:
@@ -107,7 +112,7 @@ QWEN_IMAGE21 = ModelFamily(
     prediction="flow",
     defaults=always(Defaults(size=1024, steps=40, guidance=1.0, sampler="euler", noise="trailing",
                              flow_shift=None, flow_terminal=0.02, areas=(0.25, 4.0))),
-    distilled={"lightning": FEW, "turbo": FEW},
+    distilled={"lightning": FEW, "turbo": TURBO},
     published=(PUBLISHED,),
     shift_by_size=ExponentialShift((256, 0.5), (8192, 0.9)),
 )
