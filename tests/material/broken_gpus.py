@@ -66,6 +66,10 @@ LIMITS = GroupLimits(
     subgroup_operations=True, storage16=True, storage8=True, f16=True, bf16=True, keeps_nan=True,
     buffer_bytes=(1 << 31) + (1 << 20), buffer_range=1 << 30, bindings=16,
     grid=((1 << 17) + 3, 65535, 65535), matrices=(LARGE, SMALL, BRAIN))
+HELD = replace(LIMITS, right_lines="columns", sum_lines="columns", left_words=True,
+               matrices=(MatrixShape(16, 16, 32, "f16", "f32"), BRAIN))
+"""Those of a device of which it is said what invocations hold of matrices: a column of sums and of
+right factors, and a word of each row of left ones."""
 SOME = ("product", "product of normalised rows", "pointwise", "wide pointwise", "sums of rows",
         "layer normalisation", "attention")
 """Samples of forms that faults show in."""
@@ -300,6 +304,27 @@ def by_columns(batch: Any, expr: Expr, found: np.ndarray) -> np.ndarray:
         return found
     rows, columns = found.shape[-2:]
     return found.swapaxes(-1, -2).reshape(*found.shape[:-2], rows, columns)
+
+
+def of_rows(batch: Any, expr: Expr, found: np.ndarray) -> np.ndarray:
+    """Invocations hold rows of sums, not columns."""
+    if not isinstance(expr, Op) or expr.instruction not in ("of_column", "with_columns"):
+        return found
+    if expr.arguments[0].type.role != "sum":
+        return found
+    if expr.instruction == "with_columns":
+        return found.swapaxes(-1, -2)
+    return batch.held(expr, batch.value(expr.arguments[0]).swapaxes(-1, -2), ())
+
+
+def of_other_columns(batch: Any, expr: Op, found: np.ndarray) -> np.ndarray:
+    """What invocations give of right factors is of the next column."""
+    return np.roll(found, 1, axis=-1) if expr.type.role == "b" else found
+
+
+def of_other_words(batch: Any, expr: Op, found: np.ndarray) -> np.ndarray:
+    """What invocations give of left factors is the next word."""
+    return np.roll(found, 2, axis=-1)
 
 
 def garbage(batch: Any, expr: Op, found: np.ndarray) -> np.ndarray:
@@ -595,6 +620,14 @@ FAULTS: dict[str, Fault] = {
     "invocations hold rows of right factors, not columns": Fault(
         ({MATRIX_LINES},), lambda program, limits: bool(limits.right_lines) and has_shape(LARGE)(
             program, limits), by_columns, limits=replace(LIMITS, right_lines="columns")),
+    "invocations hold rows of sums, not columns": Fault(
+        ({MATRIX_LINES},), uses("of_column", "with_columns"), of_rows, limits=HELD),
+    "invocations hold other columns of right factors": Fault(
+        ({MATRIX_LINES},), uses("with_columns"), given_by("with_columns", of_other_columns),
+        limits=HELD),
+    "invocations hold other words of left factors": Fault(
+        ({MATRIX_LINES},), uses("with_words"), given_by("with_words", of_other_words),
+        limits=HELD),
     "matrices are emulated": Fault(
         (ALL_SHAPES, {MATRICES}, ALL_OF_F16 | {MATRICES}), slow=100.0),
     "programs with matrices are not compiled": Fault(

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from broken_gpus import FAULTS, LIMITS, TARGET, BrokenGpu, check_removed, few
+from broken_gpus import FAULTS, HELD, LIMITS, TARGET, BrokenGpu, check_removed, few
 
+from smalti.runtime.doctor import kernels, programs
 from smalti.runtime.doctor.attempts import Attempts, all_probes
 from smalti.runtime.doctor.examination import Finding, examined
 from smalti.runtime.gpu.removals import MATRIX_LINES
+from smalti.schedule.group import MatrixShape
+from smalti.schedule.line_attention import GroupLineAttention
 
 FIRST = ("products of a shape are off by 1 %", "a word behind the result is written",
          "the device is always lost")
@@ -48,6 +51,28 @@ def test_probes_of_matrices_are_asked_again_without_what_is_said_of_lines() -> N
     found = [(each.case(TARGET, told), each.case(TARGET, LIMITS)) for each in few(TARGET, told)]
     cases = [pair for pair in found if pair[0] and MATRIX_LINES in pair[0].suspects]
     assert cases and all(first.key != second.key for first, second in cases)
+
+
+@pytest.mark.parametrize("name", [each for each, fault in FAULTS.items() if fault.limits is HELD])
+def test_one_small_probe_tells_that_invocations_hold_something_else(name: str) -> None:
+    """Whatever schedules the probes of kernels have: programs have others, for more work."""
+    found = findings_of(name, lambda target, limits: [
+        each for each in programs.probes(target, limits) if each.name.endswith("by invocations")])
+    assert [each.removed for each in found] == [(MATRIX_LINES,)]
+
+
+@pytest.mark.parametrize("shape, subgroup", [((8, 8, 16), 8), ((8, 16, 16), 16)])
+def test_attentions_of_whole_queries_are_tried_in_several_tiles(shape, subgroup) -> None:
+    """On Intel's GPUs, where attentions of other probes are too small for it, or fit one tile."""
+    limits = replace(HELD, matrices=(MatrixShape(*shape, "f16", "f32"),), registers=128,
+                     subgroup_min=subgroup, subgroup_max=subgroup)
+    cases = [each.case(TARGET, limits) for each in kernels.probes(TARGET, limits, shapes={})
+             if "whole queries" in each.name]
+    schedules = [case.key[0] for case in cases if case is not None]
+    assert [each.across for each in schedules] == [1, 2]
+    assert all(isinstance(each, GroupLineAttention) and each.keys < 77
+               and each.words == (subgroup == 8) for each in schedules)
+    assert all(case.suspects[0] == MATRIX_LINES for case in cases)
 
 
 @pytest.mark.sweep

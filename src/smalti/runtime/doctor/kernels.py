@@ -34,6 +34,9 @@ from smalti.runtime.doctor.probe import DeviceProbe, ProbeCase, suspects_of
 from smalti.runtime.gpu.removals import KEPT_NAN
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits, GroupSchedule
+from smalti.schedule.line_work import line_schedules
+from smalti.schedule.space_attention import AttentionWork
+from smalti.schedule.space_group import best_matrix
 
 RUNS = 3
 """Of the same kernel on the same operands: races rarely give the same bytes as often."""
@@ -58,6 +61,10 @@ SHAPES: Graphs = {
 }
 """Each in f32 and in f16: 257 x 384 x 1152 was wrong on AMD Vega (burn #4355), sums of 256 and more
 in subgroups on KosmicKrisp (vllm-vulkan #22)."""
+OF_LINES = partial(alone, "attention", (1, 70, 40), (1, 77, 40), (1, 77, 40), num_heads=1)
+LINES_ACROSS = (1, 2)
+"""Subgroups that share queries, where invocations hold whole ones: weights stay in registers, or
+are exchanged."""
 
 
 Expectation = Callable[[Kernel, int], tuple[Arrays, Arrays]]
@@ -80,6 +87,11 @@ def probes(target: Target, limits: GroupLimits, samples: Graphs = SAMPLES,
         for name, build in shapes.items():
             yield probe(f"{name}, {precision}", list(kernels(target, limits, {name: build})),
                         precision)
+    if "f16" in target.precisions:
+        (kernel,) = [k for k in kernels(target, limits, {"": OF_LINES}) if k.form == "attention"]
+        for across in LINES_ACROSS:
+            yield DeviceProbe(f"attention of whole queries, {across} subgroups, f16",
+                              partial(of_lines, narrowed(kernel, "f16"), across))
     yield probe("NaN in, NaN out", by_form["map"][:2] + by_form["reduction"][:2], "f32", True)
 
 
@@ -90,12 +102,13 @@ def probe(name: str, found: Sequence[Kernel], precision: str, holes: bool = Fals
 
 
 def case(found: Sequence[Kernel], precision: str, target: Target, limits: GroupLimits,
-         holes: bool = False, expectation: Expectation | None = None) -> ProbeCase | None:
-    """Kernels under the schedules that a device of these limits would have; `expectation` says what
-    they are to compute, the interpreter by default."""
+         holes: bool = False, expectation: Expectation | None = None,
+         schedule: GroupSchedule | None = None) -> ProbeCase | None:
+    """Kernels under the schedules that a device of these limits would have, or all under another;
+    `expectation` says what they are to compute, the interpreter by default."""
     if precision != "f32" and not target.halves(limits):
         return None
-    made = [scheduled(kernel, precision, limits) for kernel in found]
+    made = [scheduled(kernel, precision, limits, schedule) for kernel in found]
     programs = tuple(step for _, low in made for step in low.steps)
     used = limits.f16, limits.bf16, limits.storage8, limits.keeps_nan, limits.right_lines
 
@@ -117,11 +130,24 @@ def case(found: Sequence[Kernel], precision: str, target: Target, limits: GroupL
 
 
 @lru_cache(maxsize=512)
-def scheduled(kernel: Kernel, precision: str,
-              limits: GroupLimits) -> tuple[GroupSchedule, GroupSteps]:
-    """A kernel as a device of these limits would run it."""
-    schedule = choose_group(kernel, limits, precision)
+def scheduled(kernel: Kernel, precision: str, limits: GroupLimits,
+              schedule: GroupSchedule | None = None) -> tuple[GroupSchedule, GroupSteps]:
+    """A kernel as a device of these limits would run it, or under another schedule."""
+    schedule = schedule or choose_group(kernel, limits, precision)
     return schedule, lower(kernel, schedule, limits)
+
+
+def of_lines(kernel: Kernel, across: int, target: Target, limits: GroupLimits) -> ProbeCase | None:
+    """An attention whose invocations hold whole queries, in several tiles of keys, where a device
+    can run it; `across` subgroups share queries. Programs take it for more work than a probe has.
+    """
+    shape, keys = best_matrix(limits, "f16"), kernel.buffer("k").shape[1]
+    found = [s for s in line_schedules(kernel, limits, shape)
+             if s.across == across and s.keys < keys] if shape is not None else []
+    if not found:
+        return None
+    best = min(found, key=AttentionWork.of(kernel, limits).rank)
+    return case([kernel], "f16", target, limits, schedule=best)
 
 
 def kernel_trouble(guarded: Guarded, kernel: Kernel, low: GroupSteps,

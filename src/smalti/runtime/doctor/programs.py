@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from smalti.codegen.gpu.builder import Builder
-from smalti.codegen.gpu.form import U32, Expr, GroupProgram, number, op
+from smalti.codegen.gpu.form import U32, Expr, GroupProgram, Number, number, op
 from smalti.codegen.gpu.interpreter import run as interpreted
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.totals import place
@@ -68,6 +68,7 @@ def probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
     for shape in limits.matrices:
         if shape.sums == "f32":
             yield probe(f"matrices {shape}", partial(products, shape))
+            yield probe(f"matrices {shape}, by invocations", partial(held, shape))
 
 
 def nan(limits: GroupLimits) -> list[str]:
@@ -360,6 +361,49 @@ def product(shape: MatrixShape, limits: GroupLimits, by_columns: bool,
         b.store(out, at, b.load(held, column * wide + row if by_columns else row * wide + column))
     return b.finish((1, 1, 1)), {"x": numbers(TILES * rows * depth, kind),
                                  "y": numbers(TILES * depth * columns, kind, 1)}
+
+
+def held(shape: MatrixShape, limits: GroupLimits) -> list[Made]:
+    """What invocations have of matrices, where it is said: factors of which each gives its part,
+    sums of which each reads its column, and sums of which each has changed its column."""
+    size = matrix_subgroup(shape, limits)
+    if not (shape in limits.matrices and shape.factors == "f16" and limits.f16
+            and limits.sum_lines == "columns" and size == shape.columns):
+        return []
+    rows, columns, depth = shape.rows, shape.columns, shape.depth
+    words = limits.left_words and 2 * size == depth
+    b = Builder("invocations", size, size)
+    x = b.binding("x", "u32" if words else "f16", rows * depth // (2 if words else 1), "read")
+    y = b.binding("y", "f16", depth * columns, "read")
+    read, changed = (b.binding(name, "f32", rows * columns, "write")
+                     for name in ("read", "changed"))
+    kept = b.shared("held", "f32", rows * columns, 4)
+
+    left, right = Matrix("a", rows, depth, "f16"), Matrix("b", depth, columns, "f16")
+    if words:
+        a = op("with_words", Number(0.0, left),
+               *(b.let(b.load(x, b.lane + row * size)) for row in range(rows)))
+    else:
+        a = b.matrix(x, 0, depth, left)
+    if limits.right_lines == "columns":
+        w = op("with_columns", Number(0.0, right),
+               *(b.let(b.load(y, b.lane + k * columns, scalar="f16")) for k in range(depth)))
+    else:
+        w = b.matrix(y, 0, columns, right)
+
+    sums = Number(0.0, Matrix("sum", rows, columns, "f32"))
+    total = b.let(op("matrix_multiply_add", b.let(a), b.let(w), sums))
+    own = [b.let(op("of_column", total, number(row, U32))) for row in range(rows)]
+    for row, value in enumerate(own):
+        b.store(read, b.lane + row * columns, value)
+    b.store_matrix(kept, 0, columns, op("with_columns", sums, *(
+        b.let(value * (b.lane + row).to("f32")) for row, value in enumerate(own))))
+    b.barrier()
+    with b.loop(rows * columns, start=b.lane, step=size) as at:
+        b.store(changed, at, b.load(kept, at))
+    given = numbers(rows * depth, "f16")
+    return [(b.finish((1, 1, 1)), {"x": given.view(np.uint32) if words else given,
+                                   "y": numbers(depth * columns, "f16", 1)})]
 
 
 def staged(b: Builder, given, shared, rows: int, length: int, line: int) -> None:

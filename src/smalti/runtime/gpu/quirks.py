@@ -102,17 +102,21 @@ MATRIX_UNITS = (
 )
 """Who may use matrices without a check on this machine."""
 
-RIGHT_LINES = {
-    INTEL_MESA: "columns",  # Mesa, src/intel/compiler/brw/brw_nir_lower_cooperative_matrix.c
-    LLVMPIPE: "rows",  # the same, src/gallium/frontends/lavapipe/nir
-}
-"""Drivers whose invocations hold a line of a right factor each, and which, as their source says
-(`lvp_nir_lower_cooperative_matrix.c` in the latter folder). The check of a machine asks again."""
+RIGHT_LINES = {INTEL_MESA: "columns", LLVMPIPE: "rows"}
+"""Drivers whose invocations hold a line of a right factor each, and which, in subgroups of as many
+invocations as there are lines. So says what lowers matrices in Mesa's source, by where invocations
+load from: `lower_cmat_load_store` in src/intel/compiler/brw/brw_nir_lower_cooperative_matrix.c, and
+in src/gallium/frontends/lavapipe/nir/lvp_nir_lower_cooperative_matrix.c. In Intel's, element j of
+word i of invocation n is that of row 2 i + j, column n, of halves as right factors.
+The check of a machine asks again (`runtime/doctor/programs.py`), here and below."""
 SUM_LINES = {INTEL_MESA: "columns", LLVMPIPE: "columns"}
-"""The same of sums."""
+"""The same of sums of f32, by the same functions: element i of invocation n is that of row i,
+column n."""
 LEFT_WORDS = (INTEL_MESA,)
-"""Drivers whose invocations hold a word of each row of a left factor, by the same sources: where
-there are as many of them as words in a row, always the word of their own number."""
+"""Drivers whose invocations hold a word of each row of a left factor, by the same function: word i
+of invocation n has columns 2 n and 2 n + 1 of row i, where a row has as many words as a subgroup
+has invocations. Where it has half as many, as on Xe2, it is row 2 i, or 2 i + 1 in the upper half
+of the subgroup: `GroupLineAttention.check` asks for the former."""
 
 NO_MATRICES = Removal(
     MATRICES, "Matrix units of this device and driver give wrong numbers, or lose time, for some.",
