@@ -54,6 +54,7 @@ NEWER = {  # adapter that makes a model one of few steps -> the family, steps
     "Qwen-Image-2512-Turbo-LoRA": ("qwen-image", 4),
     "Qwen-Image-Lightning-8steps-V1.0": ("qwen-image", 8),
     "Qwen-Image-2.1-Lightning": ("qwen-image21", 4),
+    "qwen_image_2.1_turbo_lora_avg_rank_178_bf16": ("qwen-image21", 8),
     "Qwen-Image-2.1-Lightning pytorch_lora_weights": ("qwen-image21", 4)}
 
 

@@ -57,7 +57,8 @@ COMMON_WORDS = ("turbo", "lightning", "hyper", "kv")
 
 _WHOLE = (r"(?:sd|xl|flux)[ \d]*(?:dev )?{word}"
           r"|(?:qwen image|krea|anima)[ \d]*(?:raw |preview\d? )?{word} lo ?ra"
-          r"(?: ?(?:v|r|rank|bf|fp|\d))*$|qwen image 2 1 {word}(?: pytorch lora weights)?$")
+          r"(?: ?(?:v|r|(?:avg )?rank|bf|fp|\d))*$"
+          r"|qwen image 2 1 {word}(?: pytorch lora weights)?$")
 """A distilled model as an adapter. Behind Krea's and Anima's, names of styles for it go on."""
 
 _CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
