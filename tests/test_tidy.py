@@ -483,7 +483,7 @@ machine/fitting
 models/models
 models/models_against_peers
 models/models_natively
-models/ovis_and_longcat
+models/flux_unit
 models/transformer_controlnets
 models/transformers_against_peers
 nn/blocks

@@ -239,7 +239,22 @@ def peer_flux_double_block(config: FluxConfig, seed: int = 0) -> Peer:
         for ours, theirs in (("query_norm", "q"), ("key_norm", "k")):
             norm = f"attn.norm_{'added_' if stream else ''}{theirs}.weight"
             weights[f"double_blocks.0.{name}_attn.norm.{ours}.scale"] = separate.weights[norm]
+    _keep_in_unit(separate.module, config)
     return _filled(separate.module, weights, seed)
+
+
+def _keep_in_unit(module: Any, config: FluxConfig) -> None:
+    """Make diffusers' FluxTransformerBlock take and give tokens in `config.unit`, at no cost: its
+    norms do not mind, and its gates are what is added."""
+
+    def gates_in_unit(_: Any, __: Any, made: tuple[Any, ...]) -> tuple[Any, ...]:
+        normal, gate, shift, scale, mlp_gate = made
+        return normal, gate * config.unit, shift, scale, mlp_gate * config.unit
+
+    for norm in (module.norm1, module.norm1_context):
+        norm.register_forward_hook(gates_in_unit)
+    for norm in (module.norm1.norm, module.norm1_context.norm, module.norm2, module.norm2_context):
+        norm.eps = config.stream_eps
 
 
 def peer_z_image_block(config: ZImageConfig, seed: int = 0) -> Peer:
@@ -263,17 +278,19 @@ def peer_z_image_block(config: ZImageConfig, seed: int = 0) -> Peer:
 
 
 def peer_flux2_single_block(config: Flux2Config, seed: int = 0) -> Peer:
-    """diffusers' Flux2SingleTransformerBlock of this configuration."""
+    """diffusers' Flux2SingleTransformerBlock of this configuration, for tokens in its unit."""
     from diffusers.models.transformers.transformer_flux2 import Flux2SingleTransformerBlock
 
     stored = {"attn.to_qkv_mlp_proj.weight": "linear1.weight", "attn.to_out.weight":
               "linear2.weight", "attn.norm_q.weight": "norm.query_norm.scale",
               "attn.norm_k.weight": "norm.key_norm.scale"}
-    return _peer(
+    found = _peer(
         lambda: Flux2SingleTransformerBlock(
             config.hidden_size, config.heads, config.head_dim,
             mlp_ratio=config.mlp_size / config.hidden_size, eps=config.eps),
         lambda state: lambda name: f"single_blocks.0.{stored[name]}", seed)
+    found.module.norm.eps = config.stream_eps
+    return found
 
 
 class _TurnedAttention:
@@ -392,7 +409,7 @@ def call_text(module: Any, tokens: Any) -> Any:
 
 def call_flux_double_block(module: Any, img: Any, txt: Any, vec: Any, cos: Any,
                            sin: Any) -> tuple[Any, Any]:
-    """Tokens of the image, tokens of the text."""
+    """Tokens of the image, tokens of the text, in the unit in which they are given."""
     txt, img = module(img, txt, vec, _doubled(cos, sin))
     return img, txt
 
@@ -404,10 +421,11 @@ def call_z_image_block(module: Any, x: Any, vec: Any, cos: Any, sin: Any) -> Any
 
 def call_flux2_single_block(module: Any, x: Any, shift: Any, scale: Any, gate: Any, cos: Any,
                             sin: Any) -> Any:
-    """Tokens."""
+    """Tokens, in the unit in which they are given."""
     import torch
 
-    return module(x, None, torch.cat((shift, scale, gate), dim=1), _doubled(cos, sin))
+    modulation = torch.cat((shift, scale, gate * Flux2Config.unit), dim=1)
+    return module(x, None, modulation, _doubled(cos, sin))
 
 
 def _doubled(cos: Any, sin: Any) -> tuple[Any, Any]:

@@ -4,6 +4,9 @@ In double-stream blocks image and text tokens have weights of their own and atte
 single-stream blocks they are one sequence, and attention and MLP work side by side (Dehghani et
 al. 2023, arXiv:2302.05442). Names are those of the original checkpoint
 (`double_blocks.0.img_attn.qkv.weight`, ...).
+
+What blocks add up to is kept in `unit` of the configuration, so that it fits f16: diffusers and
+ComfyUI clip it there.
 """
 
 from __future__ import annotations
@@ -66,11 +69,11 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
     of the text that others see. The latents of other pictures, of the sizes `referenced`, are
     inputs `reference.0`, ..., which become tokens of their own. `control` holds for each
     double and each single block the number of the input `control.double.0`, ... or
-    `control.single.0`, ... f32[batch, height / 2 * width / 2, hidden_size] that is added to the
-    image tokens behind it, -1 for none. With `biased`, how many pictures stand last in the context
-    and of how many tokens each, an input `bias` f32[batch, pictures, tokens] is added to the scores
-    of these tokens (see `biased_scores`). Raises InputError for an odd size, for other numbers of
-    blocks, or for controls beside another picture.
+    `control.single.0`, ... f32[batch, height / 2 * width / 2, hidden_size], in `config.unit`, that
+    is added to the image tokens behind it, -1 for none. With `biased`, how many pictures stand last
+    in the context and of how many tokens each, an input `bias` f32[batch, pictures, tokens] is
+    added to the scores of these tokens (see `biased_scores`). Raises InputError for an odd size,
+    for other numbers of blocks, or for controls beside another picture.
 
     >>> from smalti.models import FLUX_DEV
     >>> g = flux_graph(FLUX_DEV, batch=1, height=128, width=96, length=512)
@@ -100,12 +103,12 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
             with g.scope(f"double_blocks.{i}"):
                 img, txt = double_block(img, txt, double_modulations(source, i, config), cos, sin,
                                         config, mask)
-            img = _controlled(img, double[i], config)
+            img = _controlled(img, double[i])
         x = g.apply("concat", txt, img, axis=1)                          # [n, t, c]
         for i in range(config.single_blocks):
             with g.scope(f"single_blocks.{i}"):
                 x = single_block(x, source("modulation.lin", 3 * i, 3), cos, sin, config, mask)
-            x = _controlled(x, single[i], config)
+            x = _controlled(x, single[i])
         with g.scope("final_layer"):
             shift, scale = source("adaLN_modulation.1", config.modulations - 2, 2)
             x = rows(x, length, length + own)
@@ -146,9 +149,9 @@ def flux_double_block_graph(config: FluxConfig, image_tokens: int, text_tokens: 
                             batch: int = 1) -> Graph:
     """img [n, image_tokens, c], txt [n, text_tokens, c], vec [n, c] -> img, txt of the same shapes.
 
-    c is the hidden size; `cos` and `sin` [1, text_tokens + image_tokens, head_dim / 2] hold one
-    angle a pair of channels, those of the text tokens first. Raises InputError when the heads do
-    not divide the hidden size into even parts.
+    c is the hidden size, tokens are in `config.unit`; `cos` and `sin` [1, text_tokens +
+    image_tokens, head_dim / 2] hold one angle a pair of channels, those of the text tokens first.
+    Raises InputError when the heads do not divide the hidden size into even parts.
 
     >>> from smalti.models import FLUX_DEV
     >>> g = flux_double_block_graph(FLUX_DEV, image_tokens=1024, text_tokens=256)
@@ -232,13 +235,14 @@ def check_latent(height: int, width: int, axes: tuple[int, ...], head_dim: int) 
 def embedded(latent: Value, context: Value, config: FluxConfig,
              first: Value | None = None,
              others: Sequence[Value] = ()) -> tuple[Value, Value, Value, Value]:
-    """Tokens of the image and of the text [n, t, c], and the angles of all, text first.
+    """Tokens of the image and of the text [n, t, c], in `config.unit`, and the angles of all, text
+    first.
 
-    Text tokens, and those of `first` [n, k, c] before them, stand at 0 on all axes, or the i-th at
-    (0, i, i) where the model has them on the diagonal, image tokens at (0, row, column) from
-    `config.image_start` on, and those of the k-th of the `others`, which are latents, too, behind
-    them at (k, row, column). Raises InputError for a latent of odd size, or axes that do not make
-    up a head.
+    Text tokens, and those of `first` [n, k, c] in that unit before them, stand at 0 on all axes, or
+    the i-th at (0, i, i) where the model has them on the diagonal, image tokens at (0, row, column)
+    from `config.image_start` on, and those of the k-th of the `others`, which are latents, too,
+    behind them at (k, row, column). Raises InputError for a latent of odd size, or axes that do not
+    make up a head.
     """
     g = latent.graph
     for picture in (latent, *others):
@@ -248,7 +252,7 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
                  "img_in", config.hidden_size)
     if config.context_normed:
         context = rms_norm(context, "context_norm", config.eps, "scale")
-    txt = _in_unit(linear(context, "txt_in", config.hidden_size), config)
+    txt = linear(context, "txt_in", config.hidden_size) * config.unit
     if first is not None:
         txt = g.apply("concat", first, txt, axis=1)
     grids = [tuple(side // PATCH for side in picture.shape[2:]) for picture in (latent, *others)]
@@ -261,7 +265,7 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
     angles += [grid_angles(g, (1, *grid), 0, config.axes, config.rotary_base, starts=(k, 0, 0))
                for k, grid in enumerate(grids[1:], 1)]
     cos, sin = map(side_by_side, zip(*angles, strict=True))
-    return _in_unit(img, config), txt, cos, sin
+    return img * config.unit, txt, cos, sin
 
 
 def reference_inputs(g: Graph, config: DenoiserConfig, batch: int,
@@ -295,16 +299,10 @@ def control_inputs(g: Graph, prefix: str, places: Places, blocks: int,
     return [inputs[place] if place >= 0 else None for place in places or (-1,) * blocks]
 
 
-def _in_unit(x: Value, config: FluxConfig) -> Value:
-    """What tokens are made of, in the unit that they are kept in."""
-    return x if config.unit == 1 else x * config.unit
-
-
-def _controlled(x: Value, control: Value | None, config: FluxConfig) -> Value:
-    """x [n, t, c], image tokens last, with a control [n, i, c] added to these."""
+def _controlled(x: Value, control: Value | None) -> Value:
+    """x [n, t, c], image tokens last, with a control [n, i, c] in their unit added to these."""
     if control is None:
         return x
-    control = _in_unit(control, config)
     text = x.shape[1] - control.shape[1]
     if not text:
         return x + control
@@ -387,7 +385,7 @@ def single_block(x: Value, modulations: list[Value], cos: Value, sin: Value, con
     mixed = _attention(q, k, v, mask, config)
     y = linear(g.apply("concat", mixed, _activated(hidden, config), axis=2), "linear2", width,
                bias=config.bias)
-    return x + _in_unit(gate.reshape(n, 1, width), config) * y
+    return x + gate.reshape(n, 1, width) * (y * config.unit)
 
 
 def _final_layer(x: Value, shift: Value, scale: Value, height: int, width: int,
@@ -426,12 +424,12 @@ def _behind(x: Value, mixed: Value, name: str, modulations: list[Value],
     g, (n, _, width) = x.graph, x.shape
     _, _, gate, shift, scale, mlp_gate = modulations
     y = linear(mixed, f"{name}_attn.proj", width, bias=config.bias)
-    x = x + _in_unit(gate.reshape(n, 1, width), config) * y
+    x = x + gate.reshape(n, 1, width) * (y * config.unit)
     with g.scope(f"{name}_mlp"):
         y = linear(modulated_norm(x, shift, scale, config.stream_eps), "0", config.inner_size,
                    bias=config.bias)
         y = linear(_activated(y, config), "2", width, bias=config.bias)
-        return x + _in_unit(mlp_gate.reshape(n, 1, width), config) * y
+        return x + mlp_gate.reshape(n, 1, width) * (y * config.unit)
 
 
 def _activated(x: Value, config: FluxConfig) -> Value:

@@ -68,8 +68,8 @@ def flux2_graph(config: Flux2Config, batch: int, height: int, width: int, length
         single = modulation(vec, "single_stream_modulation.lin", 3, bias=False)
         seen = (latent, *reference_inputs(g, config, batch, referenced))
         img = linear(side_by_side([to_tokens(picture) for picture in seen]), "img_in",
-                     config.hidden_size, bias=False)                               # [n, i, c]
-        txt = linear(context, "txt_in", config.hidden_size, bias=False)            # [n, t, c]
+                     config.hidden_size, bias=False) * config.unit                 # [n, i, c]
+        txt = linear(context, "txt_in", config.hidden_size, bias=False) * config.unit  # [n, t, c]
         cos, sin = _angles(g, length, ((height, width), *referenced), config)
         for i in range(config.double_blocks):
             with g.scope(f"double_blocks.{i}"):
@@ -81,7 +81,7 @@ def flux2_graph(config: Flux2Config, batch: int, height: int, width: int, length
         with g.scope("final_layer"):
             shift, scale = modulation(vec, "adaLN_modulation.1", 2, bias=False)
             own = rows(x, length, length + height * width)
-            x = modulated_norm(own, shift, scale, config.eps)
+            x = modulated_norm(own, shift, scale, config.stream_eps)
             x = linear(x, "linear", config.out_channels, bias=False)
             g.output("prediction", from_tokens(x, height, width))
     return g
@@ -90,8 +90,8 @@ def flux2_graph(config: Flux2Config, batch: int, height: int, width: int, length
 def flux2_single_block_graph(config: Flux2Config, tokens: int, batch: int = 1) -> Graph:
     """x [n, tokens, c], and shift, scale and gate [n, c] that all blocks share -> x.
 
-    c is the hidden size; `cos` and `sin` [1, tokens, head_dim / 2] hold one angle a pair of
-    channels.
+    c is the hidden size, tokens are in `config.unit`; `cos` and `sin` [1, tokens, head_dim / 2]
+    hold one angle a pair of channels.
 
     >>> from smalti.models import FLUX2_KLEIN_4B
     >>> g = flux2_single_block_graph(FLUX2_KLEIN_4B, tokens=1536)

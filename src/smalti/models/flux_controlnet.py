@@ -31,8 +31,8 @@ def flux_controlnet_graph(config: FluxControlNetConfig, batch: int, height: int,
     picture f32[batch, in_channels, height, width], or where `config.hint_channels` are given its
     pixels f32[batch, 3, f * height, f * width] in [0, 1]. A union reads `mode` i32[batch], too, the
     kind of the picture. Outputs are `control.double.0`, ... and `control.single.0`, ...
-    f32[batch, height / 2 * width / 2, hidden_size], one for each block. Raises InputError for an
-    odd size.
+    f32[batch, height / 2 * width / 2, hidden_size] in `config.unit`, one for each block. Raises
+    InputError for an odd size.
 
     >>> from smalti.models import FluxControlNetConfig
     >>> canny = FluxControlNetConfig(3072, 24, 12288, double_blocks=5, single_blocks=10)
@@ -47,20 +47,21 @@ def flux_controlnet_graph(config: FluxControlNetConfig, batch: int, height: int,
     with g.scope(PREFIX):
         img, txt, cos, sin = embedded(latent, context, config, _mode(g, batch, config))
         hint = _hint(g, batch, height, width, config)
-        img = img + linear(patches(hint, PATCH), "controlnet_x_embedder", config.hidden_size)
+        img = img + config.unit * linear(patches(hint, PATCH), "controlnet_x_embedder",
+                                         config.hidden_size)
         for i in range(config.double_blocks):
             with g.scope(f"double_blocks.{i}"):
                 img, txt = double_block(img, txt, double_modulations(source, i, config), cos, sin,
                                         config)
             g.output(f"control.double.{i}", linear(img, f"controlnet_blocks.{i}",
-                                                   config.hidden_size))
+                                                   config.hidden_size, unit=config.unit))
         x = g.apply("concat", txt, img, axis=1)                          # [n, t, c]
         for i in range(config.single_blocks):
             with g.scope(f"single_blocks.{i}"):
                 x = single_block(x, source("modulation.lin", 3 * i, 3), cos, sin, config)
             g.output(f"control.single.{i}", linear(
                 rows(x, txt.shape[1], x.shape[1]), f"controlnet_single_blocks.{i}",
-                config.hidden_size))
+                config.hidden_size, unit=config.unit))
     return g
 
 
@@ -85,11 +86,12 @@ def flux_control_places(config: FluxControlNetConfig, model: FluxConfig) -> tupl
 
 
 def _mode(g: Graph, batch: int, config: FluxControlNetConfig) -> Value | None:
-    """The token [n, 1, c] that says what kind of picture the hint is."""
+    """The token [n, 1, c] that says what kind of picture the hint is, in `config.unit`."""
     if not config.modes:
         return None
     mode = g.input("mode", (batch,), "i32").reshape(batch, 1)
-    return embedding(mode, "controlnet_mode_embedder", config.modes, config.hidden_size)
+    token = embedding(mode, "controlnet_mode_embedder", config.modes, config.hidden_size)
+    return token * config.unit
 
 
 def _hint(g: Graph, batch: int, height: int, width: int, config: FluxControlNetConfig) -> Value:

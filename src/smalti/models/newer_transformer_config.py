@@ -16,9 +16,6 @@ from smalti.models.transformer_config import (
     TransformerConfig,
 )
 
-STREAM_UNIT = 2.0**-5
-"""Of tokens between blocks: those of two million fit f16."""
-
 
 @dataclass(frozen=True)
 class ErnieImageConfig(TransformerConfig):
@@ -102,7 +99,6 @@ class OvisImageConfig(FluxConfig):
     gates_last = True
     context_normed = True
     diagonal = True
-    unit = STREAM_UNIT
 
 
 @dataclass(frozen=True)
@@ -121,7 +117,6 @@ class LongCatImageConfig(FluxConfig):
     image_start = (1, 512, 512)
     normed = (0, 2, 2)
     shrunk = True
-    unit = STREAM_UNIT
 
 
 @dataclass(frozen=True)

@@ -121,9 +121,9 @@ class FluxConfig(TransformerConfig):
     image_start = (0, 0, 0)
     """Where the first token of the image stands: index, row and column."""
 
-    unit = 1.0
-    """What tokens are kept in between blocks, so that large sums fit f16: a power of two, which
-    changes no bit of a result in f32 or bf16, since norms alone read them."""
+    unit = 2.0**-5
+    """What tokens are kept in between blocks, so that sums of two million fit f16: a power of two,
+    which changes no bit of a result in f32 or bf16, since norms alone read them."""
 
     @property
     def stream_eps(self) -> float:
