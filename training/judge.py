@@ -7,20 +7,23 @@
 
 The judge is a network that knows the art alone: it is trained on scenes put together from it, and
 never on pictures of a model. How often it is right itself is said beside: the same prompts, drawn
-by program. `prompts.txt` has the prompts; what they ask for must not be put together in training.
+by program. A training that is asked to end (`kill PID`), or killed, goes on with the same command
+from `judge.state`, which is removed at its end. `prompts.txt` has the prompts; what they ask for
+must not be put together in training.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from judge_net import PX, Judge, as_seen, train
+from judge_net import PX, Judge, Training, as_seen
 from judged import GROUPS, Judgement, Wanted, met, read_prompts, shares, short_names
 from pictures import Pictures, held_out
 from run import ASSETS
@@ -38,6 +41,8 @@ SMALL = 32
 """Pixels a side at which two pictures are compared: finer noise is no variety."""
 SHOWN = 48
 """Pictures of a sheet."""
+SAVE_SECONDS = 240
+"""Time between two states of a training; the most that a process which is killed loses."""
 
 
 def art_of(data: Path, threads: int) -> Art:
@@ -182,6 +187,47 @@ def told(group: str, value: float | None) -> str:
     return f"{value:.0%}" if group in GROUPS else f"{value:.2f}"
 
 
+def learn(options: argparse.Namespace) -> None:
+    """Train a judge, or go on with one that did not come to its end. SIGTERM saves it and ends."""
+    training = Training(art_of(options.data, options.threads), options.steps, options.batch,
+                        options.seed)
+    state = options.out.with_suffix(".state")
+    if state.exists():
+        training.resume(torch.load(state, map_location="cpu", weights_only=False))
+        print(f"goes on from step {training.step} of {options.steps}", flush=True)
+    asked_to_end = False
+
+    def end(*_: object) -> None:
+        nonlocal asked_to_end
+        asked_to_end = True
+
+    before = signal.signal(signal.SIGTERM, end)
+    began = saved = time.time()
+    while training.step < options.steps and not asked_to_end:
+        value = training.learn()
+        if training.step % 50 == 0:
+            print(f"step {training.step} of {options.steps}: {value:.3f}, "
+                  f"{time.time() - began:.0f} s", flush=True)
+        if time.time() - saved > SAVE_SECONDS:
+            keep(training, state)
+            saved = time.time()
+    signal.signal(signal.SIGTERM, before)
+    if training.step < options.steps:
+        keep(training, state)
+        print(f"{state}: step {training.step} of {options.steps}; the same command goes on")
+        return
+    training.judge().save(options.out)
+    state.unlink(missing_ok=True)
+    print(options.out)
+
+
+def keep(training: Training, path: Path) -> None:
+    """Save a state so that a crash leaves the earlier one."""
+    part = path.with_suffix(".part")
+    torch.save(training.state(), part)
+    part.replace(path)
+
+
 def main() -> None:
     """Read the command line; train a judge, or judge."""
     parser = argparse.ArgumentParser(
@@ -207,16 +253,7 @@ def main() -> None:
     if options.command == "compare":
         compare(options)
         return
-    began = time.time()
-
-    def say(step: int, value: float) -> None:
-        if step % 50 == 0:
-            print(f"step {step} of {options.steps}: {value:.3f}, {time.time() - began:.0f} s",
-                  flush=True)
-
-    art = art_of(options.data, options.threads)
-    train(art, options.steps, options.batch, options.seed, say).save(options.out)
-    print(options.out)
+    learn(options)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 from judged import Judgement, Seen
-from models import multiplies_bfloat16
+from kernels import quicken_convolutions
+from models import multiplies_bfloat16, reorder
 from presets import BACKGROUNDS, HUES
 from scene import MANY, STYLES, Art, Scene, any_scene
 from torch import nn
@@ -160,23 +161,59 @@ class Judge:
         return found
 
 
-def train(art: Art, steps: int, batch: int, seed: int, say) -> Judge:
-    """A judge that has seen `steps` batches of scenes. `say(step, loss)` hears of each one."""
-    torch.manual_seed(seed)
-    rng, net = random.Random(seed), JudgeNet(len(art.labels))
-    half = multiplies_bfloat16(torch.device("cpu"))
-    net = net.to(memory_format=torch.channels_last)
-    adam = torch.optim.AdamW(net.parameters(), 2e-3, weight_decay=1e-2)
-    rate = torch.optim.lr_scheduler.OneCycleLR(adam, 2e-3, steps, pct_start=0.1)
-    for step in range(steps):
-        scenes = [any_scene(rng, art) for _ in range(batch)]
-        images = torch.stack([as_seen(art.drawn(each), rng) for each in scenes])
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            value = loss(net, art, images.contiguous(memory_format=torch.channels_last), scenes)
-        adam.zero_grad()
+class Training:
+    """A judge that is being trained on scenes by chance, `batch` of them at each of `steps` steps.
+
+    What `state` gives is all that `resume` needs to go on as if it had never stopped.
+    """
+
+    def __init__(self, art: Art, steps: int, batch: int, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.art, self.steps, self.batch, self.seed, self.step = art, steps, batch, seed, 0
+        self.rng, net = random.Random(seed), JudgeNet(len(art.labels))
+        self.half = multiplies_bfloat16(torch.device("cpu"))
+        self.net = net.to(memory_format=torch.channels_last)
+        if not self.half:
+            quicken_convolutions(self.net)
+        self.adam = torch.optim.AdamW(self.net.parameters(), 2e-3, weight_decay=1e-2)
+        self.rate = torch.optim.lr_scheduler.OneCycleLR(self.adam, 2e-3, steps, pct_start=0.1)
+
+    def learn(self) -> float:
+        """One step; returns its loss."""
+        scenes = [any_scene(self.rng, self.art) for _ in range(self.batch)]
+        images = torch.stack([as_seen(self.art.drawn(each), self.rng) for each in scenes])
+        images = images.contiguous(memory_format=torch.channels_last)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+            value = loss(self.net, self.art, images, scenes)
+        self.adam.zero_grad()
         value.backward()
-        nn.utils.clip_grad_norm_(net.parameters(), 5.0)
-        adam.step()
-        rate.step()
-        say(step, value.item())
-    return Judge(net.eval(), art.labels, {"steps": steps, "batch": batch})
+        nn.utils.clip_grad_norm_(self.net.parameters(), 5.0)
+        self.adam.step()
+        self.rate.step()
+        self.step += 1
+        return value.item()
+
+    def state(self) -> dict:
+        """All that has to be kept to go on, and what it belongs to."""
+        return {"asked": self._asked(), "step": self.step, "net": self.net.state_dict(),
+                "adam": self.adam.state_dict(), "rate": self.rate.state_dict(),
+                "scenes": self.rng.getstate()}
+
+    def _asked(self) -> dict:
+        return {"labels": self.art.labels, "steps": self.steps, "batch": self.batch,
+                "seed": self.seed}
+
+    def resume(self, state: dict) -> None:
+        """Go on from a state. Raises ValueError if it is of another training."""
+        if state["asked"] != self._asked():
+            raise ValueError("labels, steps, batch or seed are others than those of the state")
+        self.net.load_state_dict(state["net"])
+        self.adam.load_state_dict(state["adam"])
+        reorder(self.adam)
+        self.rate.load_state_dict(state["rate"])
+        self.step = state["step"]
+        self.rng.setstate(state["scenes"])
+
+    def judge(self) -> Judge:
+        """What was learnt."""
+        return Judge(self.net.eval(), self.art.labels, {"steps": self.step, "batch": self.batch})

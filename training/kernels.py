@@ -1,7 +1,8 @@
 """Layers of a denoiser that train faster on processor cores than PyTorch's: 3x3 convolutions by
 Winograd's method, 1x1 ones as matrix products, group norm and SiLU in one go, gates, attention.
 
-`quicken` puts them in the place of a UNet's layers. They have the same parameters under the same
+`quicken` puts them in the place of a UNet's layers, `quicken_convolutions` the first ones into any
+model. They have the same parameters under the same
 names; what they compute differs by rounding. `kernels.cpp` is compiled when it is first needed.
 """
 
@@ -88,7 +89,7 @@ class Convolution(nn.Module):
     @staticmethod
     def takes(layer: nn.Module) -> bool:
         """Whether a layer is one that this does."""
-        return (type(layer) is nn.Conv2d and layer.bias is not None and layer.groups == 1
+        return (type(layer) is nn.Conv2d and layer.groups == 1
                 and layer.kernel_size == (3, 3) and layer.stride == (1, 1)
                 and layer.padding == (1, 1) and layer.dilation == (1, 1)
                 and layer.in_channels % LINE == layer.out_channels % LINE == 0)
@@ -99,7 +100,8 @@ class Convolution(nn.Module):
             return nn.functional.conv2d(x, self.weight, self.bias, padding=1)
         large = height % 4 == width % 4 == 0 and height * width > 16  # few tiles: filters cost more
         weight, out = self.weight.permute(2, 3, 1, 0).contiguous(), 4 if large else 2
-        return _Convolution.apply(pixels_of(x), weight, self.bias, out).permute(0, 3, 1, 2)
+        bias = weight.new_zeros(weight.shape[-1]) if self.bias is None else self.bias
+        return _Convolution.apply(pixels_of(x), weight, bias, out).permute(0, 3, 1, 2)
 
 
 class Point(nn.Module):
@@ -230,6 +232,18 @@ class LinearOfSilu(nn.Module):
         return nn.functional.linear(nn.functional.silu(x), self.weight, self.bias)
 
 
+def quicken_convolutions(model: nn.Module) -> bool:
+    """Put `Convolution` in the place of every layer of a model that it takes; False where there is
+    no compiler."""
+    if library() is None:
+        return False
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if Convolution.takes(child):
+                setattr(module, name, Convolution(child))
+    return True
+
+
 def quicken(unet: nn.Module) -> bool:
     """Put these layers into a UNet of diffusers; False where there is no compiler for them."""
     from diffusers.models.activations import GEGLU
@@ -243,14 +257,13 @@ def quicken(unet: nn.Module) -> bool:
         block.time_emb_proj = LinearOfSilu(block.time_emb_proj)
         block.nonlinearity = nn.Identity()
     unet.conv_norm_out, unet.conv_act = Norm(unet.conv_norm_out, silu=True), nn.Identity()
+    quicken_convolutions(unet)
     for module in list(unet.modules()):
         if isinstance(module, Layer) and module.inner_dim // module.heads in Attention.HEAD_SIZES:
             module.set_processor(Attention())
         for name, child in list(module.named_children()):
             if isinstance(child, nn.GroupNorm):
                 setattr(module, name, Norm(child, silu=False))
-            elif Convolution.takes(child):
-                setattr(module, name, Convolution(child))
             elif isinstance(child, GEGLU):
                 setattr(module, name, Gated(child))
             elif Point.takes(child):

@@ -126,3 +126,11 @@ class CaptionHead(torch.nn.Module):
         grid, patch = self.GRID, self.patch
         tiles = self.out(state).view(len(words), grid, grid, 4, patch, patch)
         return tiles.permute(0, 3, 1, 4, 2, 5).reshape(len(words), 4, grid * patch, grid * patch)
+
+
+def reorder(optimiser: torch.optim.Optimizer) -> None:
+    """Bring an optimiser's moments into the order of memory that their parameters have: its fused
+    step reads both as they lie there, and a state may come from layers of another order."""
+    for parameter, kept in optimiser.state.items():
+        for name in ("exp_avg", "exp_avg_sq"):
+            kept[name] = torch.empty_like(parameter.data).copy_(kept[name])

@@ -8,7 +8,7 @@ import time
 import torch
 from batches import Batches
 from heldout import held_errors
-from models import RunningMean, signal_shares
+from models import RunningMean, reorder, signal_shares
 from presets import TRAIN_STEPS
 from run import StageClock
 from sampling import sample
@@ -22,14 +22,6 @@ def clip(gradients: list[torch.Tensor], most: float = 1.0) -> None:
     norm = torch.nn.utils.get_total_norm(gradients)
     if norm > most:
         torch._foreach_mul_(gradients, most / norm)
-
-
-def reorder(optimiser: torch.optim.AdamW) -> None:
-    """Bring an optimiser's moments into the order of memory that their parameters have: its fused
-    step reads both as they lie there, and a state may come from layers of another order."""
-    for parameter, kept in optimiser.state.items():
-        for name in ("exp_avg", "exp_avg_sq"):
-            kept[name] = torch.empty_like(parameter.data).copy_(kept[name])
 
 
 class UnetStage:

@@ -47,13 +47,15 @@ def test_things_of_a_scene_do_not_cover_each_other() -> None:
 
 def test_a_judge_learns_shapes_and_is_the_same_from_its_file(tmp_path: Path) -> None:
     import torch
-    from judge_net import Judge, train
+    from judge_net import Judge, Training
     from scene import Scene, Thing
 
     torch.set_num_threads(1)
-    art, losses = shapes(), []
-    judge = train(art, 60, 8, 0, lambda step, value: losses.append(value))
+    art = shapes()
+    training = Training(art, 60, 8, 0)
+    losses = [training.learn() for _ in range(training.steps)]
     assert sum(losses[-10:]) < 0.6 * sum(losses[:10])
+    judge = training.judge()
     images = torch.stack([art.drawn(Scene((Thing(label, None, 0.3, 0.6, 0.4),)))
                           for label in art.labels])
     before = judge.judgements(images)
@@ -62,3 +64,22 @@ def test_a_judge_learns_shapes_and_is_the_same_from_its_file(tmp_path: Path) -> 
     assert [[thing.label for thing in each.things] for each in again] == (
         [[thing.label for thing in each.things] for each in before])
     assert "scene" in sys.modules
+
+
+def test_a_judge_that_stopped_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
+    import torch
+    from judge_net import Training
+
+    torch.set_num_threads(1)
+    whole = Training(shapes(), 6, 4, 0)
+    expected = [whole.learn() for _ in range(6)]
+    first = Training(shapes(), 6, 4, 0)
+    found = [first.learn() for _ in range(3)]
+    torch.save(first.state(), tmp_path / "judge.state")
+    state = torch.load(tmp_path / "judge.state", weights_only=False)
+    second = Training(shapes(), 6, 4, 0)
+    second.resume(state)
+    found += [second.learn() for _ in range(3)]
+    assert found == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ValueError, match="others than those of the state"):
+        Training(shapes(), 7, 4, 0).resume(state)

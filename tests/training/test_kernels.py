@@ -41,9 +41,9 @@ def test_convolutions_are_those_of_the_definition(before: int, after: int, heigh
     from kernels import Convolution, Point
 
     x = torch.randn(3, before, height, width, generator=torch.Generator().manual_seed(1))
-    for side, kind in ((3, Convolution), (1, Point)):
+    for side, kind, bias in ((3, Convolution, True), (3, Convolution, False), (1, Point, True)):
         torch.manual_seed(2)
-        plain = torch.nn.Conv2d(before, after, side, padding=side // 2)
+        plain = torch.nn.Conv2d(before, after, side, padding=side // 2, bias=bias)
         assert kind.takes(plain)
         assert_close(results(kind(copy.deepcopy(plain)), x),
                      results(copy.deepcopy(plain).double(), x.double()))
@@ -140,7 +140,7 @@ def test_a_denoiser_keeps_its_names_and_says_the_same() -> None:
 
 def test_moments_of_a_state_are_read_in_the_order_of_their_parameters() -> None:
     import torch
-    from stage_unet import reorder
+    from models import reorder
 
     start = torch.randn(4, 3, 2, 2, generator=torch.Generator().manual_seed(5))
 
