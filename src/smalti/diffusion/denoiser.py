@@ -36,6 +36,11 @@ Network = Callable[[Floats, Floats, Conditioning], Floats]
 """(latents (rows, channels, h, w), timesteps (rows,), conditioning of as many rows) -> outputs
 (rows, channels, h, w), all float32."""
 
+SAME_LEVEL = 1e-6
+"""Noise levels that are so near to each other, as a share of them, are one: rounding errors of a
+level that became odds and was made of them again are below 1e-11, levels of 1000 steps are 1e-5 and
+more apart."""
+
 EDM_DATA_STD = 0.5  # of latents, as Playground 2.5 and the networks of EDM are trained
 
 
@@ -135,6 +140,9 @@ class Denoiser:
     def following(self, sigma: float) -> float:
         """The level of the walk that a step from this one leads to; 0 behind the last.
 
+        Samplers that reckon in the odds of a level (see `samplers.walk.for_flow_too`) give it back
+        with a rounding error: what is as near to it as `SAME_LEVEL` is the level itself.
+
         >>> from smalti.diffusion.noise import FlowLevels
         >>> levels = FlowLevels.shifted(3.0)
         >>> denoiser = Denoiser(lambda x, time, told: x, levels, "flow", flow_map=True)
@@ -142,7 +150,8 @@ class Denoiser:
         >>> denoiser.following(1.0), denoiser.following(0.8), denoiser.following(0.7)
         (0.7, 0.7, 0.0)
         """
-        return max((float(level) for level in self.walk if level < sigma), default=0.0)
+        below = sigma * (1 - SAME_LEVEL)
+        return max((float(level) for level in self.walk if level < below), default=0.0)
 
     def outputs(self, x: Floats, sigma: float, rows: Sequence[Conditioning]) -> list[Floats]:
         """What the network gives for each conditioning, all in one batch; each of x's shape.

@@ -19,6 +19,7 @@ from smalti.diffusion.denoiser import Denoiser
 from smalti.diffusion.noise import FlowLevels
 from smalti.diffusion.plain_texts import PlainTexts
 from smalti.diffusion.purpose import purpose
+from smalti.diffusion.samplers import SAMPLERS
 from smalti.errors import CheckpointError
 from smalti.families.expected import expected_tensors
 
@@ -171,6 +172,38 @@ def test_a_step_is_told_where_it_leads() -> None:
         denoiser.outputs(latents, sigma, [{}, {}])
     assert told == [([1000.0] * 4, [750.0] * 4), ([800.0] * 4, [750.0] * 4),
                     ([750.0] * 4, [0.0] * 4)]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_sampler_leads_to_another_level(name: str) -> None:
+    """Those that reckon in the odds of a level ask for it with a rounding error, and a step to the
+    level itself is none."""
+    told = []
+
+    class Asked:
+        """What a sampler asks."""
+
+        def __call__(self, x: np.ndarray, sigma: float) -> np.ndarray:
+            (made,) = denoiser.outputs(x, sigma, [{}])
+            return made
+
+        def both(self, x: np.ndarray, sigma: float) -> tuple[np.ndarray, np.ndarray]:
+            return self(x, sigma), x
+
+    def network(latents: np.ndarray, times: np.ndarray, conditioning: dict) -> np.ndarray:
+        told.append((times[0], conditioning["target"][0]))
+        return latents / 2
+
+    levels, sampler = FlowLevels.shifted(6.93), SAMPLERS[name]
+    denoiser = Denoiser(network, levels, "flow", flow_map=True)
+    denoiser.walk = sampler.sigmas("trailing", levels, 50)
+    x = np.ones((1, 1, 2, 2), np.float32)
+    for _ in sampler(Asked(), x, denoiser.walk, lambda: x, levels):
+        pass
+    known = (1000 * np.array(denoiser.walk)).astype(np.float32)
+    for time, target in told:
+        (next_lower, *_) = known[known < time * np.float32(1 - 1e-5)]
+        assert target == pytest.approx(next_lower)
 
 
 @pytest.mark.sweep
