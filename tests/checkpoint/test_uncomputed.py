@@ -61,7 +61,7 @@ def test_marks_and_what_belongs_to_training_are_left_out(tmp_path: Path, tiny_we
     ("unet", "only_cross_attention", [True, False]), ("unet", "mid_block_scale_factor", 2.0),
     ("unet", "down_block_types", ["DownBlock2D", "SimpleCrossAttnDownBlock2D"]),
     ("unet", "encoder_hid_dim", 768), ("unet", "_class_name", "UNet3DConditionModel"),
-    ("vae", "_class_name", "AsymmetricAutoencoderKL"),
+    ("vae", "_class_name", "AsymmetricAutoencoderKL"), ("vae", "_class_name", ["Unknown"]),
     ("scheduler", "trained_betas", [0.1, 0.2])])
 def test_settings_that_are_not_computed_are_named(component: str, key: str, value: object) -> None:
     (line,) = settings({component: {key: value}})

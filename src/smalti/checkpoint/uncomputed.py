@@ -144,7 +144,8 @@ def settings(tables: Tables) -> list[str]:
     for component, keys in NORMALLY.items():
         table = language_table(tables.get(component))
         stated = table if isinstance(table, Mapping) else {}
-        for key, computed in {**keys, **OF_CLASS.get(stated.get("_class_name", ""), {})}.items():
+        own = OF_CLASS.get(str(stated.get("_class_name")), {})
+        for key, computed in {**keys, **own}.items():
             value = stated.get(key, computed[0])
             if isinstance(value, Mapping) and _computed(value):
                 value = None
