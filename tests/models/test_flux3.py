@@ -11,6 +11,7 @@ import pytest
 from native_regions import LEVELS, check_graph
 from transformer_graphs import (
     ALLOWED,
+    Arrays,
     bf16_error,
     check_program,
     check_texts_alone,
@@ -102,6 +103,16 @@ def test_the_unit_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
 
 
+def giving(graph: Graph, size: float) -> tuple[Arrays, Arrays]:
+    """Inputs and parameters with which halves of blocks give about `size` for ones."""
+    inputs, parameters = given(graph, [32])
+    for name, value in parameters.items():
+        if name.endswith(("attn_out.weight", "mlp_out.weight")):
+            spread = np.float32(value.shape[1] ** -0.5)
+            parameters[name] = value * (np.float32(size) * spread / value.std())
+    return inputs, parameters
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("device", ["vulkan", "webgpu"])
 def test_large_sums_between_blocks_fit_f16(request: pytest.FixtureRequest, device: str,
@@ -111,16 +122,22 @@ def test_large_sums_between_blocks_fit_f16(request: pytest.FixtureRequest, devic
     for unit in (flux3.STREAM_UNIT, 1.0):
         monkeypatch.setattr(flux3, "STREAM_UNIT", unit)
         graph = flux3_graph(WIDE, 1, 16, 10, 32)
-        inputs, parameters = given(graph, [32])
-        for name, value in parameters.items():  # gates of hundreds for what is about 300
-            if name.endswith(("attn_out.weight", "mlp_out.weight")):
-                spread = np.float32(value.shape[1] ** -0.5)
-                parameters[name] = value * (np.float32(300) * spread / value.std())
+        inputs, parameters = giving(graph, 300)
+        for name, value in parameters.items():
             if "_stream_modulations." in name:
                 gates = np.arange(len(value)) // WIDE.hidden_size == 2
                 parameters[name] = value * np.where(gates, 300, 1).astype(np.float32)[:, None]
         error = gpu_error(gpu, graph, "f16", inputs, parameters)
         assert (error < ALLOWED["f16"]) == (unit != 1)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("device", ["vulkan", "webgpu"])
+def test_large_sums_before_gates_fit_f16(request: pytest.FixtureRequest, device: str) -> None:
+    """What a block gives is stored before its streams' gates make it smaller."""
+    graph = flux3_graph(WIDE, 1, 16, 10, 32)
+    gpu = request.getfixturevalue(device)
+    assert gpu_error(gpu, graph, "f16", *giving(graph, 30_000)) < ALLOWED["f16"]
 
 
 @pytest.mark.sweep

@@ -177,21 +177,22 @@ def _together(streams: Sequence[TokenStream], hidden: Value, config: Flux3Config
 
 
 def _added(x: Value, y: Value, gate: Value) -> Value:
-    """x [n, t, c], in `STREAM_UNIT`, with what a block gave, times its gate [n, c]."""
+    """x [n, t, c] with what a block gave, both in `STREAM_UNIT`, times its gate [n, c]."""
     n, _, width = x.shape
-    return x + y * (gate.reshape(n, 1, width) * STREAM_UNIT)
+    return x + y * gate.reshape(n, 1, width)
 
 
 def _block(y: Value, angles: Angles, hidden: Sequence[Value], config: Flux3Config) -> Value:
-    """What attention and the gated MLP make of the same tokens y [n, t, c]."""
+    """What attention and the gated MLP make of the same tokens y [n, t, c], in `STREAM_UNIT`: a sum
+    that is stored before a gate makes it smaller."""
     g, width = y.graph, config.hidden_size
     q, k = (normalised_and_turned(linear(y, f"{kind[0]}_proj", width, bias=False),
                                   f"norm.{kind}_norm", *angles, config.heads, config.eps, "scale")
             for kind in ("query", "key"))
     v = linear(y, "v_proj", width, bias=False)
     mixed = linear(g.apply("attention", q, k, v, *hidden, num_heads=config.heads), "attn_out",
-                   width, bias=False)
+                   width, bias=False) * STREAM_UNIT
     both = linear(y, "mlp_in", 2 * config.mlp_size, bias=False)
     gate, inner = (g.apply("slice", both, axis=2, start=start, end=start + config.mlp_size)
                    for start in (0, config.mlp_size))
-    return mixed + linear(silu(gate) * inner, "mlp_out", width, bias=False)
+    return mixed + linear(silu(gate) * inner, "mlp_out", width, bias=False) * STREAM_UNIT
