@@ -353,7 +353,7 @@ def test_borders_stay_in_the_loop_over_the_chunks_of_a_tap() -> None:
     assert not asked(chunks) & compared and asked(taps) & compared
 
 
-@pytest.mark.parametrize("channels", [32, 64])  # one chunk for a place of the window, or two
+@pytest.mark.parametrize("channels", [32, 64, 48])  # chunks for a place of the window: 1, 2, 1.5
 @pytest.mark.parametrize(("height", "times"), [(8, 1), (6, 2)])
 def test_statistics_of_an_image_are_loaded_once_for_its_rows(channels: int, height: int,
                                                              times: int) -> None:
