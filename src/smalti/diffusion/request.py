@@ -216,11 +216,12 @@ def size_multiple(config: ModelConfig) -> int:
 
 
 def working_bytes(config: ModelConfig, width: int, height: int) -> int:
-    """A guess of the memory that decoding needs: two of the largest activations, in f32.
+    """A guess of the memory that decoding, or encoding, needs: two of the largest activations, in
+    f32.
 
     The largest is the first of the full-size level, as wide as the level before it.
     """
-    channels = max(config.vae.block_channels[:2])
+    channels = max(*config.vae.block_channels[:2], *config.vae.decoder_widths[:2])
     return 2 * 4 * channels * width * height
 
 

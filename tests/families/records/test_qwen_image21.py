@@ -3,6 +3,7 @@ adapters, wrong parts."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,11 @@ from smalti.checkpoint.uncomputed import settings
 from smalti.diffusion import byte_bpe
 from smalti.diffusion.noise import FlowLevels, find_schedule
 from smalti.diffusion.options import PictureOptions
-from smalti.diffusion.request import request
+from smalti.diffusion.request import request, working_bytes
 from smalti.errors import CheckpointError, InputError
 from smalti.families import families
 from smalti.families.records.qwen_image21 import SYSTEM, SYSTEM_TOKENS, TURBO
+from smalti.models import QWEN_IMAGE21_VAE
 
 CONFIG = tiny.WORDLESS["qwen-image21"]
 NAME = "qwen-image21"
@@ -138,6 +140,13 @@ def test_the_shift_follows_from_the_size() -> None:
     shift = families()[NAME].shift_by_size(1024, 1024, 4)
     found = find_schedule("trailing").sigmas(FlowLevels.shifted(shift, terminal=0.02), 4)
     np.testing.assert_allclose(found, [1, .766709, .455614, .02, 0], atol=1e-6)
+
+
+def test_memory_for_decoding_is_guessed_of_the_wider_half() -> None:
+    """The decoder of the published one is half as wide again as the encoder."""
+    found = [working_bytes(replace(CONFIG, vae=vae), 1024, 1024)
+             for vae in (replace(QWEN_IMAGE21_VAE, decoder_channels=()), QWEN_IMAGE21_VAE)]
+    assert found == [2 * 4 * width * 1024**2 for width in (192, 288)]
 
 
 # ---------------------------------------------------------------------- what is refused
