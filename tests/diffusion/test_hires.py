@@ -60,6 +60,15 @@ def test_steps_of_the_second_pass_are_those_asked_for(pipe: Pipeline) -> None:
         assert len(steps) == 4 + count
 
 
+def test_levels_of_another_number_of_steps_are_those_of_the_first_pass(pipe: Pipeline) -> None:
+    """Those of models that were distilled are for their own number."""
+    levels = {"noise": "14.6,3,1,0.5,0", "sampler": "euler", "hires": 2, "hires_strength": 0.5}
+    for asked, count in ((None, 2), (2, 2), (3, 3)):
+        steps = list(pipe.steps("a red apple", hires_steps=asked, **levels))
+        assert len(steps) == 4 + count
+        assert (steps[-count].sigma == pytest.approx(0.5)) == (count == 2)
+
+
 def test_every_number_of_steps_can_be_had() -> None:
     wrong = [(steps, strength) for steps in range(1, 61) for strength in np.arange(1, 101) / 100
              if Img2Img(strength).steps(Hires(2, 1, 1, strength, steps).schedule_steps) != steps]

@@ -80,12 +80,17 @@ class Request(PictureOptions):
         return cast("tuple[Image.Image, ...]", self.redux or ())
 
     def second_pass(self) -> Request:
-        """What is asked of the second pass, from the picture of the first on."""
-        larger = self.second
+        """What is asked of the second pass, from the picture of the first on.
+
+        Noise levels of the first are those of the second, too, where their share has as many steps
+        as it is to have.
+        """
+        larger, given = self.second, self.noise.count(",")
         if larger is None:
             return self
+        other = given and Img2Img(larger.strength).steps(given) != larger.steps
         return replace(self, width=larger.width, height=larger.height, second=None,
-                       steps=larger.schedule_steps)
+                       steps=larger.schedule_steps, noise="automatic" if other else self.noise)
 
     def one(self, number: int) -> Request:
         """What makes a picture of the batch alone."""
