@@ -269,7 +269,8 @@ class Lines(Factor):
     def _common(self, found: Access) -> bool:
         """Whether an access reads the same at all places of an image, beyond its borders and, as
         channels come round again there, behind the last place of the window, too."""
-        return not (found.stride("y") or found.stride("x") or found.divided or found.indirect) and (
+        moved = any(map(found.stride, "yxrs"))
+        return not (moved or found.divided or found.indirect) and (
             self.product.depth % self.schedule.tile_k == 0 or not self.whole_chunks)
 
     def _at(self, origin: Place, step: Place) -> Place:
