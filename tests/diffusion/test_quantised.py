@@ -16,6 +16,7 @@ from smalti.checkpoint.adapters import Adapted, AdapterFile, WeightedAdapter
 from smalti.checkpoint.blocks import FORMATS
 from smalti.codegen.cpu import target
 from smalti.codegen.levels import level
+from smalti.diffusion import rounding
 from smalti.diffusion.submodels import Submodels
 from smalti.graph.quantised import FORMATS as HELD
 from smalti.graph.quantised import quantised
@@ -95,6 +96,43 @@ def test_blocks_of_a_file_are_multiplied_as_integers(whole: Path, tmp_path: Path
         HELD_AS[precision]} and HELD_AS[precision] in program.weight_dtypes.values()
     for name, expected in found["f32"].items():
         assert np.linalg.norm(found["int8"][name] - expected) < 0.05 * np.linalg.norm(expected)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("stands", [True, False])
+def test_windows_are_held_in_8_bits_beside_integers(
+        whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stands: bool) -> None:
+    """Where no bytes are multiplied; where they do not stand it, as the file has them. They compute
+    what these codes would as f32."""
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))
+    monkeypatch.setenv("SMALTI_TARGET", "avx2")
+    monkeypatch.setattr(rounding, "SIDE", 16)
+    monkeypatch.setattr(rounding, "SHARED_ERROR_MAX", 0.05 if stands else 0.0)
+    monkeypatch.setattr(rounding, "ERROR_MAX", 0.02 if stands else 0.0)
+    monkeypatch.setattr(rounding, "STEP_ERROR_MAX", 1.0)
+    opened = checkpoint.load(whole)
+    parts, plain = Submodels(opened, "int8", threads=1), Submodels(opened, "f32", threads=1)
+    found, truth = (each.run("unet", SHAPE, **inputs()) for each in (parts, plain))
+    for name, expected in truth.items():
+        assert np.linalg.norm(found[name] - expected) < 0.03 * np.linalg.norm(expected)
+    held = parts.stored("unet")
+    dtypes = parts.bound("unet", SHAPE).weight_dtypes
+    assert {name for name, dtype in dtypes.items() if dtype == "q8"} == held
+    assert not plain.stored("unet") and bool(held) == stands
+    bytes = sum(slot.bytes for slot in parts.bound("unet", SHAPE).module.slots
+                if slot.name in held)
+    sizes = sum(value.type.size for name, value in parts.graph("unet", SHAPE).parameters.items()
+                if name in held)
+    assert bytes == sizes * 9 // 8  # all have whole panels of output channels
+    if stands:
+        codes = {name: quantised(opened.read(name), "q8").floats() for name in held}
+        again = compile_graph(parts.graph("unet", SHAPE), precision="int8", threads=1,
+                              weights={name: dtype for name, dtype in parts.dtypes(parts.graph(
+                                  "unet", SHAPE)).items() if name not in held},
+                              kept=parts.kept("unet"))
+        again.bind(lambda name: codes[name] if name in codes else opened.given(name))
+        for name, expected in again.run(inputs()).items():
+            np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_adapters_come_and_go_on_four_bits(whole: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from smalti.diffusion.influence import influence
 from smalti.diffusion.rounding import (
     ERROR_MAX,
     ROWS_MAX,
+    STORED,
     LayerChoice,
     error,
     noise,
@@ -24,6 +25,7 @@ from smalti.diffusion.rounding import (
 )
 from smalti.diffusion.submodels import Submodels
 from smalti.graph import Graph, evaluate
+from smalti.graph.quantised import quantised
 from smalti.nn import linear
 from smalti.runtime.reference import ReferenceProgram
 
@@ -80,6 +82,45 @@ def test_windows_of_an_image_and_their_weight_fit_together() -> None:
     assert np.allclose(window @ tap.weight(weights["c"]), outputs["convolution"][1, :, 3, 5],
                        atol=1e-4)
     assert 0.004 < tap.error(outputs[tap.output], weights["c"]) < 0.02
+
+
+def test_a_held_window_is_off_as_a_convolution_is() -> None:
+    """Beside the same convolution by the codes of its weight, over all windows."""
+    graph = layers()
+    (tap,) = (each for each in tapped(graph, False, {"c"}) if each.name == "c")
+    weights, inputs = numbers(graph), noise(graph, 500.0)
+    weights["c"] = np.repeat(weights["c"], 2, axis=1)[:, :48]
+    value = next(node.output for node in graph.nodes if node.operation.name == "conv"
+                 and node.inputs[1].shape[2:] == (3, 3))
+    graph.output("convolution", value)
+    truth = evaluate(graph, inputs, weights)
+    flat = weights["c"].reshape(-1, 32)
+    codes = quantised(flat, "q8").floats().reshape(weights["c"].shape)
+    found = evaluate(graph, inputs, {**weights, "c": codes})["convolution"]
+    off = np.linalg.norm(found - truth["convolution"]) / np.linalg.norm(truth["convolution"])
+    assert tap.stored and np.isclose(tap.error(truth[tap.output], weights["c"]), off, rtol=0.2)
+    assert 0.003 < off < 0.008
+
+
+def test_a_window_that_does_not_stand_being_held_is_named() -> None:
+    """Its largest weights are for channels that are 0."""
+    graph = layers()
+    taps, weights = tapped(graph, False, {"c"}), numbers(graph)
+    weights["b"][::16] = 0
+    outputs = evaluate(graph, noise(graph, 500.0), weights)
+    assert too_imprecise(taps, outputs, weights.__getitem__, lambda name: None) == {}
+    weights["c"][:, ::16] *= 1000
+    outputs = evaluate(graph, noise(graph, 500.0), weights)
+    assert too_imprecise(taps, outputs, weights.__getitem__, lambda name: None,
+                         words=True) == {"c": "f32"}
+
+
+def test_what_held_windows_are_off_by_counts() -> None:
+    choices = [LayerChoice("window", 9, {STORED: 9e-5, "f32": 0.0}),
+               LayerChoice("cheap", 1, {"u8": 1e-4, "i16": 1e-6, "f32": 0.0})]
+    for error_max, wanted in ((0.014, {}), (0.013, {"cheap": "i16"}),
+                              (0.009, {"cheap": "i16", "window": "f32"})):
+        assert within(choices, error_max, {}) == wanted
 
 
 def test_a_layer_with_one_large_channel_is_named() -> None:
@@ -174,6 +215,7 @@ def test_measured_once_for_a_checkpoint(model_path: Path, tmp_path: Path,
 
     monkeypatch.setattr(submodels, "compile_graph", compiled)
     monkeypatch.setattr(rounding, "ERROR_MAX", 0.0)
+    monkeypatch.setattr(rounding, "SHARED_ERROR_MAX", 0.0)
     monkeypatch.setattr(rounding, "SIDE", 4)
     first, again = (Submodels(checkpoint.load(model_path), "int8", threads=1) for _ in range(2))
     kept = first.kept("unet")
@@ -222,7 +264,7 @@ def test_all_layers_together_are_within_an_error(model_path: Path, tmp_path: Pat
                         lambda graph, **options: ReferenceProgram(graph))
     monkeypatch.setattr(submodels, "usual_target", lambda device: TARGETS["avx2"])
     monkeypatch.setattr(rounding, "SIDE", 4)
-    monkeypatch.setattr(rounding, "ERROR_MAX", 1.0)
+    monkeypatch.setattr(rounding, "SHARED_ERROR_MAX", 1.0)
     monkeypatch.setattr("smalti.rewrite.rounding.CHANNELS_MIN", 1)
     found = []
     for number, most in enumerate((1.0, 0.01, 0.0)):

@@ -369,3 +369,13 @@ def test_packing(out: int, channels: int, window: int, vectors: int, winograd: i
         return
     np.testing.assert_allclose(found.view(DTYPES[dtype]), expected.reshape(-1), rtol=1e-5,
                                atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
+def test_what_is_rounded_to_codes_is_finite(dtype: str) -> None:
+    numbers = np.ones((300, 4, 8), np.float64).astype(
+        np.float64 if dtype == "f64" else DTYPES[dtype])
+    assert checked("w", numbers, numbers.shape, "q8").shape == (300, 9)
+    numbers[250, 3, 1] = np.inf
+    with pytest.raises(NumericsError, match=r"'w' holds 1 values .* \[250, 3, 1\]"):
+        checked("w", numbers, numbers.shape, "q8")

@@ -9,7 +9,9 @@ prompt or on adapters, so that a picture does not depend on what was made before
 Where products of pairs are added in 16 bits, all layers together may be off by `STEP_ERROR_MAX` as
 well: how much of what each is off by reaches the result is measured, too (`influence`), and layers
 whose squared error counts most for the time that it saves multiply integers of 16 bits instead,
-until that holds.
+until that holds. There convolutions of 3 x 3 multiply f32, by Winograd's algorithm, and their
+weights are held in 8 bits, with a scale for each 32 of them (`STORED`), where they stand it by the
+same measure: half the memory of f16. What that makes them off by counts among all.
 """
 
 from __future__ import annotations
@@ -31,18 +33,26 @@ from smalti.graph.operations.contraction import (
     rounded,
     word_steps,
 )
+from smalti.graph.quantised import quantised
 from smalti.rewrite.rounding import WINDOWS, Steps, byte_steps, weight_name, windowed
 
 ERROR_MAX = 0.02
 """The largest error of a layer, relative to its result in the Euclidean norm. Of normally
 distributed numbers it is 0.010 to 0.014. A step of the model that ships is off by less than that
 together, since most of what a layer adds to is not its own; with 0.03 it would be 0.023."""
-STEP_ERROR_MAX = 0.02
+STEP_ERROR_MAX = 0.026
 """The largest error of a step, in the same sense, that all layers together may make as far as their
-shares tell (`influence`), which is more than they do make: of the UNet of Stable Diffusion 1.5 with
-seeded weights they say 6.2 % where all layers are in bytes, and it is 4.6 % off."""
+shares tell (`influence`), which is more than they do make, so that 2 % are kept: of the UNet of
+Stable Diffusion 1.5 with seeded weights they say 6.2 % where all layers are in bytes, and it is
+4.6 % off; where they say 2.0 and 2.6 %, it is 1.4 and 1.9 %."""
+SHARED_ERROR_MAX = 0.05
+"""The largest error of a layer where its share of that is known: a guess, beyond which errors of
+layers may not be independent any more."""
 BYTES = "u8"
 """What layers are computed in that stand it."""
+STORED = "q8"
+"""What weights of convolutions of 3 x 3 are held as that stand it, where no bytes are multiplied:
+0.5 % of normally distributed numbers is lost."""
 NOTHING: Mapping[Value, float] = MappingProxyType({})
 """No influences: none are known."""
 ROWS_MAX, OUTPUTS_MAX = 64, 128
@@ -55,9 +65,10 @@ TIME, TIME_OF_EDM = 500.0, 0.0
 """The middle of training, as networks are told of it."""
 STEADY = {"guidance": 3.5, "mask": 1.0, "keep": 1.0, "target": TIME}
 """Inputs that are no noise."""
-COSTS = {BYTES: 0.49, WORD_FACTOR: 0.66, "f32": 1.0}
+COSTS = {STORED: 0.95, BYTES: 0.49, WORD_FACTOR: 0.66, "f32": 1.0}
 """Seconds of a layer in what it may be computed in, in those of f32: measured with AVX2 on Zen 3,
-1024 x 1280 x 1280."""
+1024 x 1280 x 1280. Weights that are held in 8 bits save no time; that they take half the memory is
+counted as a little: the layers of most pixels, which have the fewest weights, leave first."""
 ROWS_MIN = 2
 """The fewest rows of a layer in the small evaluation that may be computed in integers in a larger
 one; of a time step there is one for each picture."""
@@ -69,26 +80,35 @@ class LayerRows:
     """Where what a layer reads comes out of a graph: rows [rows, channels], of a convolution of
     3 x 3 images [n, h, w, channels], which become bytes in `steps`. `layer` reads them. `weight`
     makes the matrix [channels, outputs], or [9 channels, outputs], by which they are multiplied, of
-    the parameter `name`."""
+    the parameter `name`; `stored` says that these are of f32, and that the weight may be held in
+    fewer bits."""
 
     output: str
     name: str
     layer: Node
     weight: Callable[[Floats], Floats]
     steps: Steps | None = None
+    stored: bool = False
+
+    @property
+    def least(self) -> str:
+        """What the layer is computed in, or its weight held as, where it stands it."""
+        return STORED if self.stored else BYTES
 
     def error(self, read: Floats, weight: Floats, codes: bool = False, paired: bool = False,
               words: bool = False) -> float:
-        """How far the layer is off in integers of 8 bits, or of 16; `codes`, `paired` and `words`
-        are those of `error`."""
+        """How far the layer is off in integers of 8 bits, or of 16, or with its weight held in 8
+        bits; `codes`, `paired` and `words` are those of `error`."""
         if self.steps is None:
             return error(read, self.weight(weight), None, codes, paired, words)
-        scales = self.steps.scales(read)
         n, h, w, _ = read.shape
         rng = np.random.default_rng(0)
         image, row, column = (rng.integers(0, extent, ROWS_MAX) for extent in (n, h - 2, w - 2))
         rows = np.stack([read[image, row + r, column + s] for r in range(3) for s in range(3)], 1)
-        return error(rows.reshape(ROWS_MAX, -1), self.weight(weight), scales[image][:, None])
+        rows = rows.reshape(ROWS_MAX, -1)
+        if self.stored:
+            return holding_error(rows, weight)
+        return error(rows, self.weight(weight), self.steps.scales(read)[image][:, None])
 
 
 def enlarged(smallest: tuple[int, ...]) -> tuple[int, ...]:
@@ -103,10 +123,10 @@ def enlarged(smallest: tuple[int, ...]) -> tuple[int, ...]:
             *rest)
 
 
-def tapped(graph: Graph, windows: bool = True) -> list[LayerRows]:
+def tapped(graph: Graph, windows: bool = True, stored: Container[str] = ()) -> list[LayerRows]:
     """Make rows of what the layers of `graph` read, whose weights are parameters, outputs of it;
     without `windows` not of convolutions of 3 x 3, which no integers are for where bytes are not
-    multiplied (see `rewrite.rounding`)."""
+    multiplied (see `rewrite.rounding`), but of those whose weights are among `stored`."""
     found: list[LayerRows] = []
     for node in graph.nodes:
         images = node.operation.name == "conv"
@@ -116,7 +136,7 @@ def tapped(graph: Graph, windows: bool = True) -> list[LayerRows]:
         if name is None or len(weight.shape) != (4 if images else 2) \
                 or images and weight.shape[2:] not in WINDOWS:
             continue
-        if windowed(node) and not windows:
+        if windowed(node) and not windows and name not in stored:
             continue
         if images:
             x = x.transpose(0, 2, 3, 1)
@@ -124,7 +144,7 @@ def tapped(graph: Graph, windows: bool = True) -> list[LayerRows]:
             if min(x.shape[1:3]) < 3:
                 continue
             found.append(LayerRows(f"layer {len(found)}", name, node, _matrix_of(node, images),
-                                   byte_steps(node)))
+                                   byte_steps(node), name in stored))
             graph.output(found[-1].output, x)
             continue
         rows = x.type.size // x.shape[-1]
@@ -140,11 +160,16 @@ def tapped(graph: Graph, windows: bool = True) -> list[LayerRows]:
 @dataclass(frozen=True)
 class LayerChoice:
     """A layer, or layers with the same weight: its operations, and its squared error in the result
-    of the network by what it is computed in."""
+    of the network by what it is computed in, what takes least first."""
 
     name: str
     flops: int
     squares: Mapping[str, float]
+
+    @property
+    def least(self) -> str:
+        """What the layer has that takes least."""
+        return next(iter(self.squares))
 
     def beside(self, other: LayerChoice | None) -> LayerChoice:
         """Both as one, in what both may be computed in."""
@@ -158,7 +183,7 @@ class LayerChoice:
 def within(choices: Iterable[LayerChoice], error_max: float,
            given: Mapping[str, str]) -> dict[str, str]:
     """What layers are computed in that all together are off by `error_max` at most: `given` for
-    some, bytes for others as far as that will do.
+    some, what takes least for others as far as that will do.
 
     >>> few, many = (LayerChoice(name, flops, {"u8": 4e-4, "i16": 1e-6, "f32": 0.0})
     ...              for name, flops in (("few", 10), ("many", 100)))
@@ -166,10 +191,11 @@ def within(choices: Iterable[LayerChoice], error_max: float,
     ({}, {'few': 'i16'})
     """
     found, left = dict(given), {each.name: each for each in choices}
-    while sum(each.squares[found.get(each.name, BYTES)] for each in left.values()) > error_max ** 2:
+    while sum(each.squares[found.get(each.name, each.least)]
+              for each in left.values()) > error_max ** 2:
         best, most = None, 0.0
         for each in left.values():
-            now = found.get(each.name, BYTES)
+            now = found.get(each.name, each.least)
             for dtype, square in each.squares.items():
                 if COSTS[dtype] > COSTS[now] and each.squares[now] > square:
                     gain = (each.squares[now] - square) / (
@@ -223,8 +249,7 @@ def error(x: Floats, weight: Floats, row_scales: Floats | None = None,
     >>> error(x, np.ones((256, 1), np.float32) / (1 + abs(x).max(0))[:, None]) > 0.1
     True
     """
-    some = np.linspace(0, weight.shape[1] - 1, min(OUTPUTS_MAX, weight.shape[1])).astype(int)
-    weight = np.ascontiguousarray(weight[:, some], np.float32)
+    weight = np.ascontiguousarray(weight[:, _some(weight.shape[1])], np.float32)
     truth = x @ weight
     steps = word_steps(len(weight)) if words else STEPS
     columns, scales = (weight, np.float32(1)) if codes and not words else rounded(
@@ -233,9 +258,32 @@ def error(x: Floats, weight: Floats, row_scales: Floats | None = None,
         rows, row_scales = rounded(x, (1,), None, steps)
     else:
         rows = np.rint(x / np.maximum(row_scales, SCALE_MIN))
-    off = np.linalg.norm((rows @ columns) * row_scales * scales - truth)
+    return _relative((rows @ columns) * row_scales * scales - truth, truth)
+
+
+def holding_error(x: Floats, weight: Floats) -> float:
+    """How far the sums of windows x [rows, 9 channels] by a weight [o, c, 3, 3] are off where that
+    is held as `STORED`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> x, weight = rng.standard_normal((64, 288)), rng.standard_normal((48, 32, 3, 3))
+    >>> round(holding_error(x, weight), 3)
+    0.006
+    """
+    weight = np.asarray(weight[_some(len(weight))], np.float32)
+    truth, off = (x @ values.transpose(2, 3, 1, 0).reshape(-1, len(values))
+                  for values in (weight, quantised(weight, STORED).floats() - weight))
+    return _relative(off, truth)
+
+
+def _some(outputs: int) -> np.ndarray:
+    """The output channels from which an error is estimated."""
+    return np.linspace(0, outputs - 1, min(OUTPUTS_MAX, outputs)).astype(int)
+
+
+def _relative(off: Floats, truth: Floats) -> float:
     size = np.linalg.norm(truth)
-    return float(off / size) if size else 0.0
+    return float(np.linalg.norm(off) / size) if size else 0.0
 
 
 def words_help(target: Target) -> bool:
@@ -252,21 +300,25 @@ def too_imprecise(taps: Iterable[LayerRows], outputs: Mapping[str, Floats],
                   chosen: Container[str] = ()) -> dict[str, str]:
     """The names of the weights whose layers are off by more than `error_max`, else `ERROR_MAX`, and
     what these are computed in: integers of 16 bits where there are `words` and that is enough, else
-    f32. `floats(name)` gives a weight, `drop(name)` lets go of it, those among `codes` are
-    multiplied by their codes, or stay in blocks, and `paired` is as of `error`. Where it is known
-    what a squared error of each value has become when it has `reached` the results, those of all
-    layers with `chosen` weights are within `STEP_ERROR_MAX` together."""
+    f32; of those that are held in 8 bits, those that are not to be. `floats(name)` gives a weight,
+    `drop(name)` lets go of it, those among `codes` are multiplied by their codes, or stay in
+    blocks, and `paired` is as of `error`. Where it is known what a squared error of each value has
+    become when it has `reached` the results, those of all layers with `chosen` weights are within
+    `STEP_ERROR_MAX` together, and each of them may be off
+    by `SHARED_ERROR_MAX`."""
     found: dict[str, str] = {}
     choices: dict[str, LayerChoice] = {}
     most = ERROR_MAX if error_max is None else error_max
     for tap in taps:
         read, weight = outputs[tap.output], floats(tap.name)
-        errors = {BYTES: tap.error(read, weight, tap.name in codes, paired), "f32": 0.0}
+        errors = {tap.least: tap.error(read, weight, tap.name in codes, paired), "f32": 0.0}
         if words and tap.steps is None and tap.name not in codes:
             errors[WORD_FACTOR] = tap.error(read, weight, words=True)
         drop(tap.name)
-        if errors[BYTES] > most:
-            wide = errors.get(WORD_FACTOR, np.inf) <= most and found.get(tap.name) != "f32"
+        counted = tap.name in chosen and tap.layer.output in reached
+        bound = max(most, SHARED_ERROR_MAX) if counted else most
+        if errors[tap.least] > bound:
+            wide = errors.get(WORD_FACTOR, np.inf) <= bound and found.get(tap.name) != "f32"
             found[tap.name] = WORD_FACTOR if wide else "f32"
         if tap.name in chosen:
             share = reached.get(tap.layer.output, 0.0)

@@ -36,7 +36,7 @@ from smalti.errors import InputError
 from smalti.families.parts import ModelPart, parts
 from smalti.graph import Graph
 from smalti.graph.quantised import FORMATS, of_eight_bits
-from smalti.rewrite.rounding import candidates
+from smalti.rewrite.rounding import candidates, held_windows
 from smalti.runtime import Program, cache, compile_graph
 from smalti.runtime.choice import described, of_wide_range, usual_target
 from smalti.runtime.supervisor import Account, Supervisor
@@ -70,7 +70,7 @@ class Submodels:
     text encoders have given for it; `accounts` say of each part what trying schedules has cost it,
     and `runs` how often it ran for which shape, `placed` what was decided about its memory;
     `decided` are the weights of a part that are not rounded to 8 bits, whatever the picture, and
-    what their layers are computed in.
+    what their layers are computed in, and `windows` those of 3 x 3 that may be held in 8 bits.
     """
 
     checkpoint: Checkpoint
@@ -90,6 +90,7 @@ class Submodels:
     runs: dict[tuple[str, Shape], PartRuns] = field(default_factory=dict)
     placed: dict[tuple[str, Shape], MemoryDecision] = field(default_factory=dict)
     decided: dict[str, dict[str, str]] = field(default_factory=dict)
+    windows: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Adapted:
@@ -211,20 +212,36 @@ class Submodels:
     def dtypes(self, graph: Graph) -> dict[str, str]:
         """The dtype of each parameter that the checkpoint has as halves, or smaller.
 
-        A quantised weight that an adapter changes is rounded to 8 bits, in the same groups.
+        A quantised weight that an adapter changes is rounded to 8 bits, in the same groups, and so
+        are those of `stored`.
         """
         return self.held(graph.parameters, self.weights)
 
     def held(self, names: Iterable[str], weights: Adapted) -> dict[str, str]:
         """The dtypes of those among `names` that are held as halves, or smaller."""
-        found = {}
+        found, stored = {}, self.stored(self.denoiser)
         for name in names:
             dtype = held_as(self.checkpoint.dtype(name))
             if dtype in FORMATS and name in weights.changed:
                 dtype = of_eight_bits(dtype)
+            elif name in stored:
+                dtype = rounding.STORED
             if dtype is not None:
                 found[name] = dtype
         return found
+
+    def stored(self, part: str) -> frozenset[str]:
+        """The weights of 3 x 3 of a part that are held in 8 bits beside its layers in integers, as
+        far as is known of them: all that may be, but for those that are `kept`."""
+        target = usual_target(self.placement.of_part(part))
+        if self.precision_of(part) != ROUNDED or target is None or not target.pairs_of_bytes:
+            return frozenset()
+        if part not in self.windows:
+            graph = self.parts[part].graph(*self.parts[part].smallest)
+            found = held_windows(graph, FORMATS[rounding.STORED].group)
+            self.windows[part] = tuple(
+                name for name in found if held_as(self.checkpoint.dtype(name)) not in FORMATS)
+        return frozenset(self.windows[part]) - self.decided.get(part, {}).keys()
 
     def compiled(self, part: str, graph: Graph, like: Program | None = None) -> Program:
         """The program of `graph`, without weights; those of `like` will be bound."""
@@ -252,7 +269,7 @@ class Submodels:
         if part not in self.decided:
             start = self.parts[part].graph(*self.parts[part].smallest)
             key = "\n".join(map(str, (
-                "what layers have that do not stand 8 bits", self.checkpoint.config,
+                "what layers and windows have that do not stand 8 bits", self.checkpoint.config,
                 settings.target(), described(self.placement.of_part(part)).features,
                 self.checkpoint.digest(os.path.commonprefix([*start.parameters])))))
             known = cache.get(key)
@@ -275,8 +292,10 @@ class Submodels:
         bytes_multiplied = target is not None and target.multiplies_bytes
         paired = target is not None and target.pairs_of_bytes
         chosen = candidates(graph, rows_min=rounding.ROWS_MIN)
+        stored = plain.stored(part)
         known = influence(graph) if paired else None
-        taps, inputs = rounding.tapped(graph, bytes_multiplied), rounding.noise(graph, time)
+        taps = rounding.tapped(graph, bytes_multiplied, stored)
+        inputs = rounding.noise(graph, time)
         if MODULATION in graph.inputs:
             made = rounding.noise(plain.graph(MODULATION, (1,)), time)
             (inputs[MODULATION],) = plain.run(MODULATION, (1,), **made).values()
@@ -297,9 +316,10 @@ class Submodels:
                  if dtype in FORMATS and bytes_multiplied}
         words = target is not None and rounding.words_help(target)
         reached = known.of(outputs) if known is not None else rounding.NOTHING
-        return rounding.too_imprecise(
+        found = rounding.too_imprecise(
             taps, outputs, plain.weights.floats, plain.weights.drop, codes, paired, words,
-            reached=reached, chosen=chosen)
+            reached=reached, chosen={*chosen, *stored})
+        return found | dict.fromkeys(stored - {tap.name for tap in taps}, "f32")
 
     def precision_of(self, part: str) -> str:
         """The precision of a part: values of an autoencoder, of T5 and of language models do not

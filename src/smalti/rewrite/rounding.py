@@ -100,6 +100,33 @@ def candidates(graph: Graph, windows: bool = False,
     return tuple(name for name, fits in found.items() if fits)
 
 
+def held_windows(graph: Graph, group: int) -> tuple[str, ...]:
+    """The names of the weights of convolutions of 3 x 3 that may be held in fewer bits where no
+    integers are for them: those with whole groups of `group` input channels, but for the first and
+    last layers.
+
+    >>> g = Graph()
+    >>> x = g.input("x", (1, 64, 8, 8))
+    >>> for name in ("first", "second", "third"):
+    ...     weight = g.parameter(name, (64, 64, 3, 3))
+    ...     x = g.apply("tanh", g.apply("conv", x, weight, pads=(1, 1, 1, 1)))
+    >>> g.output("y", x)
+    >>> held_windows(g, 32), held_windows(g, 48)
+    (('second',), ())
+    """
+    last, users, found = _last(graph), graph.users(), dict[str, bool]()
+    for node in graph.nodes:
+        name = weight_name(node) if node.operation.name in ("conv", "mat_mul") else None
+        if name is None or not users.get(node.output):
+            continue
+        x, shape = _seen(node.inputs[0]), node.inputs[1].shape
+        fits = windowed(node) and node.inputs[1].kind == "parameter" and shape[2:] in WINDOWS \
+            and node.attributes["group"] == 1 and shape[1] % group == 0 \
+            and min(shape[:2]) >= CHANNELS_MIN and x.node is not None
+        found[name] = found.get(name, True) and node not in last and fits
+    return tuple(name for name, fits in found.items() if fits)
+
+
 def weight_name(node: Node) -> str | None:
     """The parameter that is the weight of a product or convolution; None if it is computed."""
     weight = node.inputs[1]
@@ -119,9 +146,14 @@ def _fits(node: Node, rows_min: int = ROWS_MIN) -> bool:
         return False
     depth, width = weight.shape[:2][::-1] if images else weight.shape
     rows = math.prod(shape) // width
-    while x.node is not None and x.node.operation.name in VIEWS:
-        x = x.node.inputs[0]
-    return rows >= rows_min and min(depth, width) >= CHANNELS_MIN and x.node is not None
+    return rows >= rows_min and min(depth, width) >= CHANNELS_MIN and _seen(x).node is not None
+
+
+def _seen(value: Value) -> Value:
+    """What a value shows, which is no view."""
+    while value.node is not None and value.node.operation.name in VIEWS:
+        value = value.node.inputs[0]
+    return value
 
 
 def byte_steps(node: Node) -> Steps:

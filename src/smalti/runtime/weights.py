@@ -9,8 +9,8 @@ import numpy as np
 
 from smalti.errors import InputError, NumericsError
 from smalti.graph.operation import DTYPES, FLOATS, HALVES
-from smalti.graph.quantised import FORMATS, Quantised, quantised
-from smalti.runtime.cpu.conversion import converted
+from smalti.graph.quantised import FORMATS, Quantised
+from smalti.runtime.cpu.conversion import coded, converted
 
 Room = Callable[[int], np.ndarray]
 BLOCK = 1 << 18
@@ -56,20 +56,16 @@ def checked(name: str, values: np.ndarray | Quantised, shape: tuple[int, ...],
         with np.errstate(over="ignore", invalid="ignore"):  # what is lost is named below
             dense[...] = array
         array = dense
-    if dtype == "f32":
-        flat = array.reshape(-1)
-        if any(_nonfinite(flat[i:i + BLOCK], dtype) for i in range(0, flat.size, BLOCK)):
-            _require_finite(name, array)
-    elif dtype in FLOATS:
-        _require_finite(name, array)
+    if dtype in FLOATS:
+        _require_finite_floats(name, array)
     return array
 
 
 def _checked_words(name: str, given: np.ndarray | Quantised, dtype: str) -> np.ndarray:
     """The words of a weight, which is rounded to `dtype` where it is given as floats."""
     if not isinstance(given, Quantised):
-        _require_finite(name, given)
-        given = quantised(given, dtype)
+        _require_finite_floats(name, given)
+        given = coded(given, dtype)
     form, count = FORMATS[dtype], math.prod(given.shape)
     if given.words.shape != (count // form.group, form.words) or count % form.group \
             or given.words.dtype != np.uint32:
@@ -107,6 +103,16 @@ def _nonfinite(block: np.ndarray, dtype: str) -> bool:
     sign = 1 << 8 * size - 1  # negative ones are the largest as unsigned, and the least as signed
     return bool(block.view(f"u{size}").max() >= infinity + sign
                 or block.view(f"i{size}").max() >= infinity)
+
+
+def _require_finite_floats(name: str, array: np.ndarray) -> None:
+    """What `_require_finite` does, fast where the dtype is one of `INFINITIES`."""
+    dtype = next((each for each in INFINITIES if DTYPES[each] == array.dtype), None)
+    if dtype is not None and array.flags.c_contiguous:
+        flat = array.reshape(-1)
+        if not any(_nonfinite(flat[i:i + BLOCK], dtype) for i in range(0, flat.size, BLOCK)):
+            return
+    _require_finite(name, array)
 
 
 def _require_finite(name: str, array: np.ndarray) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from smalti.codegen.cpu.conversion import BLOCK
 from smalti.graph.operation import DTYPES
+from smalti.graph.quantised import quantised
 from smalti.runtime.cpu import conversion
-from smalti.runtime.cpu.conversion import converted
+from smalti.runtime.cpu.conversion import coded, converted
 
 ALL = np.arange(1 << 16, dtype=np.uint16)
 COUNT = 10 * BLOCK + 77
@@ -76,3 +77,27 @@ def test_a_cpu_without_the_instructions_gives_the_same(monkeypatch: pytest.Monke
     fast = converted(numbers, "f16")
     monkeypatch.setattr(conversion, "_code", lambda: (None, {}))
     same(converted(numbers, "f16"), fast)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("groups", [1, BLOCK // 32 - 1, BLOCK // 32, 3 * BLOCK // 32 + 5])
+def test_codes_are_those_of_the_definition(groups: int, dtype: str) -> None:
+    """Also of groups that are all 0, ties, and numbers of all sizes."""
+    rng = np.random.default_rng(groups)
+    numbers = rng.standard_normal((groups, 32)) * 2.0 ** rng.integers(-9, 9, (groups, 1))
+    numbers[groups // 2] = 0
+    numbers[groups // 3] = np.arange(-32, 32, 2) * 127 / 64 / 2
+    numbers = numbers.astype(DTYPES[dtype])
+    found, expected = coded(numbers, "q8"), quantised(numbers, "q8")
+    np.testing.assert_array_equal(found.words, expected.words)
+    assert found.shape == expected.shape and found.dtype == expected.dtype
+    turned = coded(np.asfortranarray(numbers), "q8")
+    np.testing.assert_array_equal(turned.words, expected.words)
+
+
+def test_codes_without_machine_code_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = np.random.default_rng(4).standard_normal((3, BLOCK), np.float32)
+    fast = coded(numbers, "q8")
+    assert np.array_equal(coded(numbers, "q4_min").words, quantised(numbers, "q4_min").words)
+    monkeypatch.setattr(conversion, "_code", lambda: (None, {}))
+    assert np.array_equal(fast.words, coded(numbers, "q8").words)
