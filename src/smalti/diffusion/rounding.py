@@ -267,8 +267,8 @@ def holding_error(x: Floats, weight: Floats) -> float:
 
     >>> rng = np.random.default_rng(0)
     >>> x, weight = rng.standard_normal((64, 288)), rng.standard_normal((48, 32, 3, 3))
-    >>> round(holding_error(x, weight), 3)
-    0.006
+    >>> round(holding_error(x, weight), 4)
+    0.0053
     """
     weight = np.asarray(weight[_some(len(weight))], np.float32)
     truth, off = (x @ values.transpose(2, 3, 1, 0).reshape(-1, len(values))
