@@ -52,9 +52,10 @@ def context_fits(config: ModelConfig, width: int) -> Agreement:
             "of the text encoders", width)
 
 
-def contexts_fit(config: ModelConfig) -> Iterator[Agreement]:
-    """The denoiser reads the states of all text encoders side by side."""
-    yield context_fits(config, sum(text.hidden_size for text in config.texts.values()))
+def contexts_fit(config: ModelConfig, taps: int = 1) -> Iterator[Agreement]:
+    """The denoiser reads the states of all text encoders side by side, of each those behind so many
+    layers."""
+    yield context_fits(config, taps * sum(text.hidden_size for text in config.texts.values()))
 
 
 def t5_fits(config: ModelConfig) -> Iterator[Agreement]:

@@ -9,9 +9,8 @@ sums fit f16: a power of two, which changes no bit of a result in f32 or bf16.
 
 from __future__ import annotations
 
-from smalti.errors import InputError
 from smalti.graph import Graph, Value
-from smalti.models.flux import PREFIX, rows
+from smalti.models.flux import PREFIX, check_axes, rows
 from smalti.models.newer_transformer_config import ErnieImageConfig
 from smalti.models.z_image import Angles, joined_angles, text_and_image_angles
 from smalti.nn import (
@@ -45,9 +44,7 @@ def ernie_image_graph(config: ErnieImageConfig, batch: int, height: int, width: 
     >>> list(g.inputs), g.outputs["prediction"].shape
     (['latent', 'timesteps', 'context', 'mask'], (1, 128, 64, 48))
     """
-    if sum(config.axes) != config.head_dim:
-        raise InputError(f"rotary axes of {config.axes} channels do not make up a head of "
-                         f"{config.head_dim}")
+    check_axes(config.axes, config.head_dim)
     g, size = Graph("ernie_image"), config.hidden_size
     latent = g.input("latent", (batch, config.in_channels, height, width))
     timesteps = g.input("timesteps", (batch,))

@@ -228,6 +228,11 @@ def check_latent(height: int, width: int, axes: tuple[int, ...], head_dim: int) 
     if height % PATCH or width % PATCH or min(height, width) < 1:
         raise InputError(f"a latent of {height} x {width} (height x width) is given; tokens are "
                          f"{PATCH} x {PATCH} pixels of it, so both must be positive and even")
+    check_axes(axes, head_dim)
+
+
+def check_axes(axes: tuple[int, ...], head_dim: int) -> None:
+    """Raise InputError for rotary axes that do not make up a head."""
     if sum(axes) != head_dim:
         raise InputError(f"rotary axes of {axes} channels do not make up a head of {head_dim}")
 

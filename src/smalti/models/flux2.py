@@ -6,13 +6,13 @@ Names are those of the original checkpoint (`double_stream_modulation_img.lin.we
 
 from __future__ import annotations
 
-from smalti.errors import InputError
 from smalti.graph import Graph, Value
 from smalti.models.flux import (
     GUIDANCE_UNIT,
     PREFIX,
     TIME_FEATURES,
     Sizes,
+    check_axes,
     double_block,
     reference_inputs,
     rows,
@@ -51,9 +51,7 @@ def flux2_graph(config: Flux2Config, batch: int, height: int, width: int, length
     >>> list(g.inputs), g.outputs["prediction"].shape
     (['latent', 'context', 'timesteps'], (1, 128, 64, 48))
     """
-    if sum(config.axes) != config.head_dim:
-        raise InputError(f"rotary axes of {config.axes} channels do not make up a head of "
-                         f"{config.head_dim}")
+    check_axes(config.axes, config.head_dim)
     g = Graph("flux2")
     latent = g.input("latent", (batch, config.in_channels, height, width))
     context = g.input("context", (batch, length, config.context_dim))

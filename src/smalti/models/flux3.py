@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.errors import InputError
 from smalti.graph import Graph, Value
 from smalti.models.flux import (
     PREFIX,
     TIME_FEATURES,
     Sizes,
+    check_axes,
     reference_inputs,
     rows,
     side_by_side,
@@ -80,9 +80,7 @@ def flux3_graph(config: Flux3Config, batch: int, height: int, width: int, length
     >>> list(g.inputs), g.outputs["prediction"].shape
     (['latent', 'timesteps', 'target', 'context', 'mask'], (1, 128, 64, 48))
     """
-    if sum(config.axes) != config.head_dim:
-        raise InputError(f"rotary axes of {config.axes} channels do not make up a head of "
-                         f"{config.head_dim}")
+    check_axes(config.axes, config.head_dim)
     g = Graph("flux3")
     latent = g.input("latent", (batch, config.in_channels, height, width))
     timesteps = g.input("timesteps", (batch,))

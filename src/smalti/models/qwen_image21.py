@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from smalti.errors import InputError
 from smalti.graph import Graph, Value
-from smalti.models.flux import PREFIX, TIME_FEATURES, rows
+from smalti.models.flux import PREFIX, TIME_FEATURES, check_axes, rows
 from smalti.models.newer_transformer_config import QwenImage21Config
 from smalti.models.z_image import Angles, joined_angles, last
 from smalti.nn import (
@@ -59,9 +58,7 @@ def qwen_image21_graph(config: QwenImage21Config, batch: int, height: int, width
     >>> list(g.inputs), g.outputs["prediction"].shape
     (['latent', 'timesteps', 'context', 'mask'], (1, 64, 64, 48))
     """
-    if sum(config.axes) != config.head_dim:
-        raise InputError(f"rotary axes of {config.axes} channels do not make up a head of "
-                         f"{config.head_dim}")
+    check_axes(config.axes, config.head_dim)
     g, size = Graph("qwen_image21"), config.hidden_size
     latent = g.input("latent", (batch, config.in_channels, height, width))
     timesteps = g.input("timesteps", (batch,))

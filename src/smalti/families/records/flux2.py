@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -12,11 +11,10 @@ from smalti.families.distilled import DISTILLED_FLOW, Recommended
 from smalti.families.evidence import Shapes, Shown
 from smalti.families.flow_shift import flux2_shift
 from smalti.families.hints import Hints
-from smalti.families.joining import context_fits, only_context
+from smalti.families.joining import contexts_fit, only_context
 from smalti.families.keys import FLUX2_DIFFUSERS
 from smalti.families.names import FileKind, Names
 from smalti.families.record import (
-    Agreement,
     Backbone,
     Defaults,
     ModelFamily,
@@ -27,7 +25,7 @@ from smalti.families.record import (
 from smalti.families.records.flux import flux_layout
 from smalti.families.spelling import Layers, SpelledLayers, spelled_by
 from smalti.families.transformer import transformer_part
-from smalti.models.config import FLUX2_VAE, ModelConfig
+from smalti.models.config import FLUX2_VAE
 from smalti.models.flux2 import flux2_graph
 from smalti.models.transformer_config import (
     FLUX2_DEV as PUBLISHED_DEV,
@@ -87,12 +85,6 @@ def flux2_config(where: object, shapes: Shapes, hints: Hints) -> Flux2Config:
     )
 
 
-def _agreements(config: ModelConfig) -> Iterator[Agreement]:
-    """The denoiser reads the states behind three layers side by side."""
-    (text,) = config.texts.values()
-    yield context_fits(config, len(TAPS) * text.hidden_size)
-
-
 def _spelled(layers: Layers) -> SpelledLayers:
     """Names of diffusers, and what becomes of them where `tran` is taken for a prefix."""
     for name, target in spelled_by(layers, FLUX2_DIFFUSERS):
@@ -135,7 +127,7 @@ FLUX2 = ModelFamily(
                 template=language.CHATML_ANSWER),),
     backbone=BACKBONE,
     join=only_context,
-    agreements=_agreements,
+    agreements=partial(contexts_fit, taps=len(TAPS)),
     autoencoder=KL,
     vae=FLUX2_VAE,
     vae_file="flux2-vae.safetensors",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,12 +11,11 @@ from smalti.families import language
 from smalti.families.autoencoder import KL
 from smalti.families.evidence import Shapes, Shown
 from smalti.families.hints import Hints
-from smalti.families.joining import context_and_mask, context_fits
+from smalti.families.joining import context_and_mask, contexts_fit
 from smalti.families.keys import FLUX3_DIFFUSERS
 from smalti.families.keys.renaming import flux_name
 from smalti.families.names import FileKind
 from smalti.families.record import (
-    Agreement,
     Backbone,
     Defaults,
     Layout,
@@ -27,7 +26,7 @@ from smalti.families.record import (
 )
 from smalti.families.spelling import spelled_by
 from smalti.families.transformer import transformer_part
-from smalti.models.config import FLUX2_VAE, ModelConfig, Prediction
+from smalti.models.config import FLUX2_VAE, Prediction
 from smalti.models.flux3 import flux3_graph
 from smalti.models.newer_transformer_config import FLUX3_KLEIN, FLUX3_KLEIN_BASE, Flux3Config
 
@@ -80,11 +79,6 @@ def _layout(names: Iterable[str]) -> Layout:
     return FLUX3_DIFFUSERS if known else flux_name
 
 
-def _agreements(config: ModelConfig) -> Iterator[Agreement]:
-    """The denoiser reads the states behind eight layers side by side."""
-    yield context_fits(config, len(TAPS) * config.texts["qwen3vl"].hidden_size)
-
-
 def _defaults(denoiser: Flux3Config, prediction: Prediction) -> Defaults:
     return KLEIN if denoiser.flow_map else BASE
 
@@ -120,7 +114,7 @@ FLUX3 = ModelFamily(
         spelled=partial(spelled_by, table=FLUX3_DIFFUSERS),
     ),
     join=context_and_mask,
-    agreements=_agreements,
+    agreements=partial(contexts_fit, taps=len(TAPS)),
     autoencoder=KL,
     vae=FLUX2_VAE,
     vae_file="flux2-vae.safetensors",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 
 from smalti.families import language
@@ -11,12 +11,11 @@ from smalti.families.autoencoder import CAUSAL
 from smalti.families.evidence import Shapes, Shown
 from smalti.families.flow_shift import ExponentialShift
 from smalti.families.hints import Hints
-from smalti.families.joining import context_and_mask, context_fits
+from smalti.families.joining import context_and_mask, contexts_fit
 from smalti.families.keys import KREA2_DIFFUSERS
 from smalti.families.names import FileKind, Names
 from smalti.families.record import (
     CONDITIONER,
-    Agreement,
     Backbone,
     Conditioner,
     Defaults,
@@ -30,7 +29,7 @@ from smalti.families.record import (
 from smalti.families.records.qwen_image import PROMPT_TOKENS, ROUND, TEMPLATE, TEMPLATE_TOKENS
 from smalti.families.spelling import spelled_by
 from smalti.families.transformer import transformer_part
-from smalti.models.config import WAN_VAE, ModelConfig
+from smalti.models.config import WAN_VAE
 from smalti.models.krea2 import krea2_graph, krea2_text_graph
 from smalti.models.transformer_config import KREA2 as PUBLISHED
 from smalti.models.transformer_config import Krea2Config
@@ -83,11 +82,6 @@ def _layout(names: Iterable[str]) -> Layout:
     return KREA2_DIFFUSERS if any(name.startswith("text_fusion.") for name in names) else str
 
 
-def _agreements(config: ModelConfig) -> Iterator[Agreement]:
-    """The denoiser reads the states behind twelve layers side by side."""
-    yield context_fits(config, len(TAPS) * config.texts["qwen3vl"].hidden_size)
-
-
 def _shows(names: Names) -> bool:
     return names.has("txtfusion.", "text_fusion.")
 
@@ -116,7 +110,7 @@ KREA2 = ModelFamily(
     ),
     join=context_and_mask,
     conditioner=Conditioner(kept=("mask",)),
-    agreements=_agreements,
+    agreements=partial(contexts_fit, taps=len(TAPS)),
     autoencoder=CAUSAL,
     vae=WAN_VAE,
     vae_file="qwen_image_vae.safetensors",
