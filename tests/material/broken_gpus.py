@@ -41,6 +41,7 @@ from smalti.runtime.gpu.removals import (
     BINDINGS,
     BUFFERS,
     DEVICE,
+    DOT_PRODUCTS,
     F16,
     GRIDS,
     GROUPS,
@@ -64,7 +65,7 @@ BRAIN = MatrixShape(16, 16, 16, "bf16", "f32")
 LIMITS = GroupLimits(
     shared_bytes=48 << 10, invocations=512, subgroup_min=16, subgroup_max=16, subgroup_choice=True,
     subgroup_operations=True, storage16=True, storage8=True, f16=True, bf16=True, keeps_nan=True,
-    buffer_bytes=(1 << 31) + (1 << 20), buffer_range=1 << 30, bindings=16,
+    dot_i8=True, buffer_bytes=(1 << 31) + (1 << 20), buffer_range=1 << 30, bindings=16,
     grid=((1 << 17) + 3, 65535, 65535), matrices=(LARGE, SMALL, BRAIN))
 HELD = replace(LIMITS, right_lines="columns", sum_lines="columns", left_words=True,
                matrices=(MatrixShape(16, 16, 32, "f16", "f32"), BRAIN))
@@ -84,7 +85,7 @@ EMITTED: dict[bytes, tuple[GroupProgram, GroupLimits]] = {}
 def emit(program: GroupProgram, limits: GroupLimits) -> bytes:
     """The text of a program, and what of the device it relies on that the text does not show."""
     code = (f"{limits.keeps_nan} {limits.f16} {limits.bf16} {limits.storage8} "
-            f"{limits.right_lines}\n{show(program)}").encode()
+            f"{limits.right_lines} {limits.dot_i8}\n{show(program)}").encode()
     EMITTED[code] = program, limits
     return code
 
@@ -258,6 +259,11 @@ def computes_f16(program: GroupProgram, limits: GroupLimits) -> bool:
     """Whether a program relies on f16 as a type of its own."""
     return limits.f16 and (stores("f16")(program, limits) or any(
         each.type.scalar == "f16" for each in expressions(program.body)))
+
+
+def multiplies_words(program: GroupProgram, limits: GroupLimits) -> bool:
+    """Whether a program uses the instruction for dot products of bytes."""
+    return limits.dot_i8 and uses("dot_i8")(program, limits)
 
 
 def has_barriers(program: GroupProgram, limits: GroupLimits) -> bool:
@@ -680,6 +686,10 @@ FAULTS: dict[str, Fault] = {
     "bytes lose their sign": Fault(
         ({STORAGE8},), lambda program, limits: limits.storage8 and stores("i8")(program, limits),
         after=unsigned_bytes),
+    "dot products saturate at 16 bits": Fault(({DOT_PRODUCTS},), multiplies_words, given_by(
+        "dot_i8", lambda batch, expr, found: np.clip(found, -(1 << 15), (1 << 15) - 1))),
+    "dot products take bytes for unsigned": Fault(({DOT_PRODUCTS},), multiplies_words, given_by(
+        "dot_i8", lambda batch, expr, found: np.abs(found))),
     "whole numbers are multiplied as f32": Fault(OFF, uses("mul"), given_by(
         "mul", lambda batch, expr, found: np.float32(found).astype(np.uint64).astype(np.uint32)
         if expr.type.scalar == "u32" else found)),

@@ -61,7 +61,7 @@ def values(draw: st.DrawFn, type: VectorType, known: tuple[Expr, ...], depth: in
         return select(below(condition), below(type), below(type))
     if kind == "pure":
         name = draw(st.sampled_from([n for n in PURE if type.scalar in INSTRUCTIONS[n].takes]))
-        return op(name, *(below(type) for _ in range(INSTRUCTIONS[name].arity)))
+        return op(name, *(below(type) for _ in range(INSTRUCTIONS[name].arity))).to(type.scalar)
     if kind == "question":
         of = VectorType(draw(st.sampled_from(("f32", "f16", "i32", "u32"))), type.lanes)
         return op(draw(st.sampled_from(QUESTIONS)), below(of), below(of))

@@ -36,7 +36,7 @@ def instructions(scalar: str, lanes: int) -> GroupProgram:
             given[1] = given[1] | 1
         if name.startswith("shift_"):
             given[1] = given[1] & 31
-        b.store(out, index + number * elements, op(name, *given))
+        b.store(out, index + number * elements, op(name, *given).to(scalar))
     for number, name in enumerate(asking):
         b.store(truth, index + number * elements, op(name, *values[:2]).to("u32"))
     return b.finish((1, 1, 1))

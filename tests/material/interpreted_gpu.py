@@ -19,7 +19,7 @@ from smalti.schedule.group import GroupLimits
 
 LIMITS = GroupLimits(shared_bytes=32 << 10, invocations=256, subgroup_min=8, subgroup_max=8,
                      subgroup_operations=True, storage16=True, storage8=True, f16=True,
-                     buffer_bytes=1 << 30, buffer_range=1 << 30, bindings=16)
+                     dot_i8=True, buffer_bytes=1 << 30, buffer_range=1 << 30, bindings=16)
 
 
 EMITTED: dict[bytes, GroupProgram] = {}

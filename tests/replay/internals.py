@@ -67,7 +67,8 @@ def built(graph: Graph) -> Lines:
     """The graph as its model makes it, and as each kind of target wants it."""
     rewritten = []
     for kind, target in (("x86", "avx2"), ("GPUs", "spirv")):
-        found, halves = prepared(graph, TARGETS[target], all_options.Options())
+        made = TARGETS[target]
+        found, halves = prepared(graph, made, made.usual, all_options.Options())
         text = _graph_lines(found) + [f"half {name}: {halves[name]}" for name in sorted(halves)]
         if not rewritten or text != rewritten[1:]:
             rewritten += [f"[{kind}]", *text]

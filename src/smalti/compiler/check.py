@@ -24,9 +24,11 @@ from smalti.compiler.select import Knowledge
 from smalti.fuse import HostRegion
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES
+from smalti.graph.operations.contraction import FACTORS
 from smalti.graph.quantised import FORMATS, Quantised, quantised
 from smalti.kernel import interpreter
 from smalti.kernel.form import Buffer, Kernel
+from smalti.schedule.merge import integer_sums
 
 Arrays = dict[str, np.ndarray]
 Execute = Callable[[Any, Kernel, Arrays], Mapping[str, np.ndarray]]
@@ -100,7 +102,7 @@ def kernels(target: Target, limits: Limits,
     """The kernels that a target's partition makes of small graphs, each once."""
     seen = set()
     for build in samples.values():
-        graph, halves = prepared(build(), target, Options())
+        graph, halves = prepared(build(), target, limits, Options())
         for region in divided(graph, halves, target, limits, Options(), Knowledge()).regions:
             if not isinstance(region, HostRegion) and region.kernel not in seen:
                 seen.add(region.kernel)
@@ -127,8 +129,9 @@ def error_of(kernel: Kernel, target: Target, limits: Limits, execute: Execute,
 
 def operands(kernel: Kernel, target: Target, seed: int = 0) -> tuple[Arrays, Arrays]:
     """Memory for the buffers of a kernel, flat and as a target stores them, with normal numbers in
-    its operands, row numbers of any table in those of integers; and the same operands as arrays.
-    Of quantised weights it has the words, with scales as files have them."""
+    its operands, any bytes where these are multiplied, and row numbers of any table in those of
+    other integers; and the same operands as arrays. Of quantised weights it has the
+    words, with scales as files have them."""
     rng, memory, given = np.random.default_rng(seed), {}, {}
     for buffer in kernel.buffers:
         if buffer.role == "local":
@@ -143,10 +146,20 @@ def operands(kernel: Kernel, target: Target, seed: int = 0) -> tuple[Arrays, Arr
         memory[buffer.name] = np.full(extent(buffer), np.nan if floats else HOLE, dtype)
         if buffer.role != "output":
             view = strided(memory[buffer.name], buffer)
+            least, most = _whole_numbers(kernel, buffer.dtype)
             view[...] = (rng.standard_normal(buffer.shape) if floats else
-                         rng.integers(0, 2, buffer.shape))
+                         rng.integers(least, most, buffer.shape, endpoint=True))
             given[buffer.name] = view.astype(np.float32) if floats else view.copy()
     return memory, given
+
+
+def _whole_numbers(kernel: Kernel, dtype: str) -> tuple[int, int]:
+    """The least and the largest integer that operands have: any bytes, where a kernel multiplies
+    them exactly, else numbers of the first rows of a table."""
+    if dtype not in FACTORS or kernel.form != "contraction" or not integer_sums(kernel):
+        return 0, 1
+    limits = np.iinfo(DTYPES[dtype])
+    return int(limits.min), int(limits.max)
 
 
 def _as_in_files(weight: Quantised) -> Quantised:

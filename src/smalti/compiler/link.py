@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from smalti.codegen.gpu.byte_weights import PackedBytes
 from smalti.codegen.gpu.lowered import Packed
 from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.codegen.target import (
@@ -229,7 +230,7 @@ class Linker:
         if storage.dtype in FORMATS:
             start = FORMATS[storage.dtype].words_of(start)
         if self.target.pack is None:
-            assert isinstance(packed, Packed | PackedGroups), packed
+            assert isinstance(packed, Packed | PackedGroups | PackedBytes), packed
             slot = WeightSlot(storage.name, storage.dtype, packed.bytes, start, packed.dtype,
                               ArrayPacking(packed, view.shape, view.strides))
         else:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from smalti.codegen.gpu.byte_weights import PackedBytes
 from smalti.codegen.gpu.lowered import Packed
 from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.codegen.shader import Shader
@@ -71,7 +72,7 @@ class ArrayPacking:
     """That numpy packs a weight to a `layout`, from a view of the parameter with this shape and
     these strides, in elements."""
 
-    layout: Packed | PackedGroups
+    layout: Packed | PackedGroups | PackedBytes
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 

@@ -17,6 +17,7 @@ from typing import Any
 from smalti import settings
 from smalti.codegen.target import Limits, LoweredKernel, Target
 from smalti.compiler.arena import Arena, arranged
+from smalti.compiler.integers import IntegerChoice
 from smalti.compiler.link import IN_ARENA, Linker
 from smalti.compiler.module import Module
 from smalti.compiler.options import Options
@@ -26,7 +27,6 @@ from smalti.compiler.verify import verify
 from smalti.errors import InputError
 from smalti.fuse import HostRegion, Partition, Region, Storage, View, narrowed, partition
 from smalti.fuse import held as with_weights
-from smalti.fuse.support import lacking
 from smalti.graph import Graph, Value
 from smalti.graph.graph import VALUE_BYTES_MAX
 from smalti.graph.operations.contraction import WORD_FACTOR
@@ -73,28 +73,31 @@ def checked(graph: Graph) -> Graph:
     return graph
 
 
-def rewritten(graph: Graph, target: Target, options: Options) -> Graph:
+def rewritten(graph: Graph, target: Target, limits: Limits, options: Options) -> Graph:
     """The graph in operations that the target has kernels for, as far as there is a way; with
     layers in integers of 8 bits, if `options` say so."""
     kept = dict(options.kept)
+    choice = IntegerChoice(target, options.precision,
+                           kernel_cost(target, limits, options, Knowledge()))
 
     def chosen(graph: Graph) -> Collection[str]:
         fits = candidates(graph, target.multiplies_bytes)
         return [name for name in fits if kept.get(name) != "f32"]
 
-    found = rewrite(graph, lambda node: not lacking(node, target.functions),
-                    chosen if options.rounded else None, target.pairs_of_bytes,
-                    [name for name, dtype in kept.items() if dtype == WORD_FACTOR])
+    found = rewrite(graph, choice.computes, chosen if options.rounded else None,
+                    target.pairs_of_bytes,
+                    [name for name, dtype in kept.items() if dtype == WORD_FACTOR], choice.stands)
     if settings.show("graph"):
         print(found)
     return found
 
 
-def prepared(graph: Graph, target: Target, options: Options) -> tuple[Graph, Halves]:
+def prepared(graph: Graph, target: Target, limits: Limits, options: Options
+             ) -> tuple[Graph, Halves]:
     """A graph as a target's kernels want it, in f32, and the dtypes of those of its parameters that
     are halves. Raises InputError for a value that is larger than any memory."""
     found, halves = widened(checked(graph))
-    return rewritten(found, target, options), halves
+    return rewritten(found, target, limits, options), halves
 
 
 # ---------------------------------------------------------------------- the partition
@@ -138,7 +141,7 @@ def partitioned(graph: Graph, target: Target, limits: Limits, options: Options
                 ) -> tuple[Partition, int]:
     """The regions of a program by the rules, and the bytes that transformed weights may add to
     plain ones. Raises InputError for a value that is larger than any memory."""
-    graph, halves = prepared(graph, target, options)
+    graph, halves = prepared(graph, target, limits, options)
     found = divided(graph, halves, target, limits, options, Knowledge())
     return found, growth_max(graph, halves, target, options)
 
@@ -266,7 +269,7 @@ PASSES = (
     Pass("widen", widened, ("graph",), ("graph", "halves"),
          "before rewriting, whose rules are written for f32",
          lambda graph, halves: f"{_operations(graph)}, {len(halves)} weights of 16 bits"),
-    Pass("rewrite", rewritten, ("graph", "target", "options"), ("graph",),
+    Pass("rewrite", rewritten, ("graph", "target", "limits", "options"), ("graph",),
          "before the partition, which knows operations by what they are rewritten to",
          _operations),
     Pass("partition", divided, ("graph", "halves", "target", "limits", "options", "known"),

@@ -109,7 +109,12 @@ SAMPLES: dict[str, Callable[[], Graph]] = {
     "product of inputs": partial(alone, "mat_mul", (3, 5, 7), (3, 7, 9)),
     "product of integers": lambda: written(lambda g: g.apply("cast", g.apply(
         "mat_mul_integer", g.input("x", (37, 70), "u8"), g.parameter("w", (70, 45), "i8"),
-        g.constant(1, "u8"), g.constant(0, "i8")), to="f32") * g.parameter("s", (45,))),
+        g.constant(1, "u8"), g.constant(0, "i8")), to="f32") * 2.0 ** -12
+        * g.parameter("s", (45,))),
+    "product of bytes": lambda: written(lambda g: g.apply("cast", g.apply(
+        "mat_mul_integer", g.input("x", (37, 72), "u8"), g.parameter("w", (72, 48), "i8"),
+        g.constant(1, "u8"), g.constant(0, "i8")), to="f32") * 2.0 ** -12
+        * g.parameter("s", (48,))),
     "product of rounded weights": lambda: written(lambda g: g.apply("mat_mul_rounded", g.input(
         "x", (37, 70), "u8"), g.parameter("w", (70, 45)), g.constant(1, "u8")) * g.parameter(
             "s", (45,))),

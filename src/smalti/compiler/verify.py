@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from smalti.codegen.gpu.byte_weights import PackedBytes
 from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.codegen.target import ARENA, SLOT
 from smalti.compiler.module import (
@@ -23,6 +24,7 @@ from smalti.compiler.module import (
 )
 from smalti.errors import InputError, VerificationError
 from smalti.graph.operation import DTYPES, OPERATIONS, Type
+from smalti.graph.operations.contraction import FACTORS
 from smalti.graph.quantised import FORMATS
 
 TILES_MAX = (1 << 31) - 1  # the largest number that code for x86 takes apart
@@ -117,7 +119,8 @@ def _packing_faults(module: Module, slot: WeightSlot, size: int) -> Iterator[str
     elif layout.dtype not in DTYPES or layout.bytes != slot.bytes \
             or math.prod(extents[:4]) != math.prod(packing.shape) \
             or layout.taps * layout.c > layout.rows or layout.o > layout.columns \
-            or layout.block < 1 or layout.rows % layout.block:
+            or layout.block < 1 or layout.rows % layout.block \
+            or isinstance(layout, PackedBytes) and slot.dtype not in FACTORS:
         yield f"packing to {layout}"
 
 

@@ -16,6 +16,9 @@ INTEGER_PRODUCTS = {"conv_integer", "mat_mul_integer"} | ROUNDED_PRODUCTS
 WORDS = "products of words"
 """Among the functions of a target: integers of 16 bits are multiplied, which any factors are, less
 their zero points; else those that are bytes alone."""
+WORDS_OF_FOUR = "words of four bytes"
+"""Among the functions of a target: bytes are multiplied four at a time, which are neighbours along
+the channels, so there have to be whole fours of these."""
 CONVOLUTIONS = {"conv", "conv_integer", "conv_rounded"}
 PRODUCTS = {"mat_mul", "mat_mul_integer", "mat_mul_rounded"}
 DEPTHWISE_TAPS_MAX = 256
@@ -139,6 +142,9 @@ def _lacking_of_integers(node: Node, functions: Collection[str]) -> str:
         return _no_kernel(node)
     if WORDS not in functions and not of_bytes(node):
         return f"{name} of factors that no bytes are, of which f32 makes as exact sums"
+    channels = b.shape[1 if name == "conv_integer" else -2]
+    if WORDS_OF_FOUR in functions and channels % 4:
+        return f"{name} of {channels} channels, of which f32 makes as exact sums"
     return ""
 
 

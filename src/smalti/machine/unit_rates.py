@@ -17,6 +17,12 @@ from smalti.schedule.unit import UnitRates
 SHARED_BYTES_PER_CLOCK = {"nvidia": 128.0, "amd": 128.0, "intel": 256.0, "apple": 128.0}
 """Bytes that a unit reads from its shared memory in a clock, by vendor: 32 banks of 4 bytes. Intel
 publishes no figure: a guess."""
+DOTS_PER_CLOCK = {"nvidia": 64.0, "amd": 64.0, "intel": 128.0}
+"""Dot products of four bytes of a unit in a clock, by vendor. NVIDIA's pipe for products and dot
+products of integers (Nsight Compute, pipelines, "FMA (heavy)") has 64 lanes from Volta on. A lane
+of AMD's does one in a clock, as MI50's data sheet has it (53.6 TOPS of bytes, 13.4 TFLOPS of f32),
+and RDNA 3 issues no two together (its instruction set, VOPD). An engine of Intel's does 8, 32
+products by DP4A, and a unit has 16 (oneAPI GPU Optimization Guide, Xe architecture)."""
 EXCLUSIVE = ("amd",)
 """Vendors whose vector units execute matrix products, and do nothing else meanwhile (AMD, RDNA 3
 instruction set architecture, 7.9)."""
@@ -49,6 +55,7 @@ def unit_rates(found: DeviceModel) -> UnitRates:
     near, last = (found.caches[0], found.caches[-1]) if found.caches else (near, near)
     return UnitRates(
         factors=found.vector["f32"] / 2 / clocks,
+        dots=DOTS_PER_CLOCK.get(found.vendor, usual.dots),
         matrix=found.matrix.get("f16", 0.0) / 2 / clocks or usual.matrix,
         shared=SHARED_BYTES_PER_CLOCK.get(found.vendor, usual.shared),
         cache=near.bandwidth / clocks, cache_bytes=int(near.bytes),

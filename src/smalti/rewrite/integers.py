@@ -75,6 +75,12 @@ def in_f32(g: Graph, node: Node, a: Value, b: Value, a_zero: Value, b_zero: Valu
     return functools.reduce(Value.__add__, sums)
 
 
+def at_once(g: Graph, node: Node, a: Value, b: Value, a_zero: Value, b_zero: Value) -> Value:
+    """A product of integers that stand for real numbers by one of f32, which rounds its sums."""
+    name = "conv" if node.operation.name == "conv_integer" else "mat_mul"
+    return g.apply(name, centred(g, a, a_zero), centred(g, b, b_zero), **node.attributes)
+
+
 WAYS: dict[str, Callable[..., Value | None]] = {"mat_mul_integer": in_f32, "conv_integer": in_f32}
 
 
@@ -135,9 +141,9 @@ def _scale_of_results(x: Value, channels: int, of_images: bool) -> Value | None:
     return x.reshape(*last[:3] if of_images else last[1:]) if fits else None
 
 
-def raised(computes: Callable[[Node], bool]) -> Procedure:
-    """The rule that makes a product of dequantised integers one of integers, for a target whose
-    kernels compute it."""
+def raised(stands: Callable[[Node], bool]) -> Procedure:
+    """The rule that makes a product of dequantised integers one of integers, where that `stands`
+    for it on a target."""
     def applied(value: Value, made: Made) -> Value | None:
         g, node, images = value.graph, value.node, _is(value, "conv")
         a, b = (dequantised(factor, made) for factor in node.inputs[:2])
@@ -149,7 +155,7 @@ def raised(computes: Callable[[Node], bool]) -> Procedure:
         zeros = [g.constant(each.zero, each.integers.dtype) for each in (a, b)]
         sums = g.apply("conv_integer" if images else "mat_mul_integer", a.integers, b.integers,
                        *zeros, **node.attributes)
-        if not computes(sums.node):
+        if not stands(sums.node):
             return None
         scale = made(made(a.scale.reshape()) * made(scale))
         result = made(made(g.apply("cast", made(sums), to="f32")) * scale)
@@ -179,13 +185,13 @@ def scaled_once(value: Value, made: Made) -> Value | None:
     sums, scale = factor.node.inputs
     whole = _is(sums, "cast") and sums.node.inputs[0].node is not None \
         and sums.node.inputs[0].node.operation.name in ("conv_integer", "mat_mul_integer")
-    if not whole or not all(_is_steady(x) for x in (scale, bias) if x is not None):
+    if not whole or not all(is_steady(x) for x in (scale, bias) if x is not None):
         return None
     result = made(sums * made(scale * number))
     return result if bias is None else made(result + made(bias * number))
 
 
-def _is_steady(value: Value) -> bool:
+def is_steady(value: Value) -> bool:
     """True if `value` depends on parameters and constants only."""
     pending = [value]
     while pending:

@@ -58,15 +58,17 @@ PASSES: tuple[GraphPass, ...] = (
 
 def rewrite(graph: Graph, computes: Computes | None = None,
             rounded: Callable[[Graph], Collection[str]] | None = None,
-            paired: bool = False, words: Collection[str] = ()) -> Graph:
+            paired: bool = False, words: Collection[str] = (),
+            stand: Computes | None = None) -> Graph:
     """A graph that computes the same as `graph` with less work; `graph` itself is not changed.
 
     `computes(node)` is True if a kernel of the target computes the node; operations that none does
     are written with others where there is a way. Of the layers of a simplified graph those whose
     weights `rounded(graph)` gives are computed in integers of 8 bits, those among `words` of 16,
-    for a target that adds two products of bytes in 16 bits if `paired`. Inputs, parameters and
-    outputs keep their names, order and types. Every pass is checked. Raises VerificationError
-    naming the pass that broke the graph.
+    for a target that adds two products of bytes in 16 bits if `paired`. Products of integers take
+    the place of those of real numbers that are integers times scales, if they `stand` for them, or
+    are computed where that is not given. Inputs, parameters and outputs keep their names, order and
+    types. Every pass is checked. Raises VerificationError naming the pass that broke the graph.
 
     >>> g = Graph("silu, spelled out")
     >>> x = g.input("x", (2, 3))
@@ -84,7 +86,7 @@ def rewrite(graph: Graph, computes: Computes | None = None,
         rule = rounding(rounded(graph), computes, paired, words)
         graph = _run(graph, (GraphPass("round", partial(apply_rules, rules=(rule,))), *PASSES))
     if computes is not None and of_bytes(graph):
-        rules = (raised(computes), Procedure(("mul",), scaled_once))
+        rules = (raised(stand or computes), Procedure(("mul",), scaled_once))
         raising = GraphPass("raise_integers", partial(apply_rules, rules=rules))
         graph = _run(graph, (raising, *PASSES))
     if computes is None or all(map(computes, graph.nodes)):

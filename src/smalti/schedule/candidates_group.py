@@ -18,6 +18,7 @@ from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
 from smalti.schedule.group import (
+    BYTES,
     GroupAttention,
     GroupContraction,
     GroupDepthwise,
@@ -108,6 +109,8 @@ def arithmetic(kernel: Kernel, schedule: GroupSchedule) -> Hashable:
     False
     """
     kind = type(schedule).__name__
+    if isinstance(schedule, GroupContraction) and schedule.dtype == BYTES:
+        return kind, BYTES  # sums of integers are the same in any order
     if isinstance(schedule, GroupContraction):
         shared = schedule.ways > 1 or schedule.split > 1
         return (kind, schedule.dtype, schedule.weights, schedule.matrix,

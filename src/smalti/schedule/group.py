@@ -348,6 +348,11 @@ class GroupContraction:
     subgroup: int = 0
 
     @property
+    def places(self) -> int:
+        """Places along the depth of a chunk in shared memory: elements, or words of four bytes."""
+        return self.tile_k // WORD_OF_BYTES if self.dtype == BYTES else self.tile_k
+
+    @property
     def blocks(self) -> int:
         """Blocks of a tile."""
         return (self.tile_m // self.block_m) * (self.tile_n // self.block_n)
@@ -373,10 +378,10 @@ class GroupContraction:
 
     def _staged_bytes(self, parts: int) -> int:
         """Bytes of both factors."""
-        columns, line = parts * self.tile_n, self.tile_k + self.pad
-        right = columns * line if self.matrix else self.tile_k * (columns + self.pad)
+        columns, line = parts * self.tile_n, self.places + self.pad
+        right = columns * line if self.matrix else self.places * (columns + self.pad)
         staged = self.tile_m * line + (0 if self.direct else right)
-        return self.buffers * staged * (4 if self.dtype == "f32" else 2)
+        return self.buffers * staged * (4 if self.dtype in ("f32", BYTES) else 2)
 
     def _written_bytes(self, parts: int, columns: int) -> int:
         """Bytes of a row of matrices of so many columns, of each subgroup, as f32."""
@@ -394,11 +399,15 @@ class GroupContraction:
         if self.tile_m % self.block_m or self.tile_n % self.block_n:
             raise IllegalSchedule(f"blocks of {self.block_m} x {self.block_n} do not divide a tile "
                                   f"of {self.tile_m} x {self.tile_n}")
-        if self.block_n % 4 or self.tile_k % 4 or self.pad % 4 or self.tile_k % (4 * self.ways):
+        if self.block_n % 4 or self.pad % 4 or self.places % (4 * self.ways) or (
+                self.dtype == BYTES and self.tile_k % WORD_OF_BYTES):
             raise IllegalSchedule("blocks, chunks of each way and pads are whole vectors of 4")
         if self.buffers == 2 and not self.ahead or self.buffers not in (1, 2):
             raise IllegalSchedule("a second buffer is for chunks that are loaded ahead")
-        if self.dtype not in PRODUCTS or self.weights not in (*PRODUCTS, *FORMATS):
+        if self.dtype == BYTES and (self.weights != BYTES or self.matrix or self.prepared):
+            raise IllegalSchedule("bytes are multiplied with bytes, by dot products of words")
+        if self.dtype not in (*PRODUCTS, BYTES) or self.weights not in (
+                *PRODUCTS, *FORMATS, *([BYTES] if self.dtype == BYTES else [])):
             raise IllegalSchedule(f"no products of {self.dtype}, or weights held as {self.weights}")
         if self.dtype == "f16" and not limits.f16 or self.dtype == "bf16" and not limits.bf16:
             raise IllegalSchedule(f"the device does not compute with {self.dtype}")
@@ -434,7 +443,10 @@ class GroupContraction:
 
 
 PRODUCTS = ("f32", "f16", "bf16")
-"""What factors of products are."""
+"""What factors of products are, with sums of f32."""
+BYTES, WORD_OF_BYTES = "i8", 4
+"""What factors of products of integers are, with sums of i32, and how many of them, neighbours
+along the depth, are staged and multiplied as a word."""
 REGION, MATRIX_PAD = 32, 4
 """Columns that a subgroup writes at a time where there is room, and f32 between rows of sums."""
 

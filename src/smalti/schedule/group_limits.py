@@ -93,6 +93,12 @@ class GroupLimits:
     are too small for full precision."""
     int16: bool = False
     """True if integers of 16 bits may lie in shared memory; without it, words of 32."""
+    dot_i8: bool = False
+    """True if an instruction multiplies four bytes of a word each with those of another and adds
+    up; without it, ordinary arithmetic does."""
+    fast_dot_i8: bool = False
+    """True if the driver says that this instruction is faster than ordinary arithmetic. Programs do
+    not rely on it."""
     matrices: tuple[MatrixShape, ...] = ()
     """What the matrix unit computes; empty where there is none that programs reach."""
     right_lines: str = ""
@@ -152,7 +158,7 @@ class GroupLimits:
         enough = all(getattr(self, name) >= getattr(needed, name) for name in (
             "shared_bytes", "invocations", "buffer_bytes", "buffer_range", "bindings",
             "push_bytes", "subgroup_choice", "subgroup_operations", "f16", "bf16", "storage16",
-            "storage8", "keeps_nan", "exact_f16", "int16"))
+            "storage8", "keeps_nan", "exact_f16", "int16", "dot_i8"))
         sizes = needed.subgroup_min <= self.subgroup_min <= self.subgroup_max <= needed.subgroup_max
         return (enough and (sizes or not needed.subgroup_operations)
                 and all(n >= m for n, m in zip(self.grid, needed.grid, strict=True))

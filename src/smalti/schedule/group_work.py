@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, STORED_BYTES, Expr, Kernel, Load, functions, loads
 from smalti.schedule.compute_units import known_unit, needs_of
-from smalti.schedule.group import GroupContraction, GroupLimits
+from smalti.schedule.group import BYTES, WORD_OF_BYTES, GroupContraction, GroupLimits
 from smalti.schedule.merge import access, contraction_extents, weights_batched
 from smalti.schedule.residency import (
     LANES,
@@ -58,6 +58,9 @@ loaded ahead count as if they were: that is on Intel, where eight subgroups of a
 """
 START, LAUNCH = 1500, 5000
 """Clocks until the first chunk and for the result of a work-group, and for a step more."""
+ISSUED_FOR_A_DOT = 12
+"""Those of a dot product of two words of four bytes without an instruction for it: four times two
+bytes to be taken out, multiplied and added."""
 SPILL, SURE = 8, 0.92
 """Registers too many that make a loop twice as long, and the share of an invocation's registers
 that is thought to be enough: guesses."""
@@ -97,7 +100,7 @@ class GroupWork:
     which are `apart` in memory or not. `registers` is what an invocation may have, `unit` what
     is known of the units of the device, and `needs` what its compiler takes for what is kept.
     Where an invocation is known to hold a column of right factors (`by_columns`), it reads them as
-    vectors.
+    vectors. `dots` are dot products of words of four bytes in a clock.
     """
 
     batch: int
@@ -122,6 +125,7 @@ class GroupWork:
     unit: ComputeUnit | None
     needs: CompilerNeeds
     by_columns: bool
+    dots: float
 
     @classmethod
     def of(cls, kernel: Kernel, limits: GroupLimits) -> GroupWork:
@@ -140,7 +144,9 @@ class GroupWork:
                    any(a.stride("c") != 1 for a in read.values()),
                    limits.unit_count, limits.registers, limits.rates,
                    known_unit(limits.architecture), needs_of(limits),
-                   limits.right_lines == "columns")
+                   limits.right_lines == "columns",
+                   limits.rates.dots if limits.dot_i8 and limits.fast_dot_i8
+                   else limits.rates.factors / ISSUED_FOR_A_DOT)
 
     def grid(self, s: GroupContraction) -> tuple[int, int, int]:
         """The work-groups of a schedule: along columns, rows, and the batch and parts of the depth.
@@ -320,12 +326,15 @@ class GroupWork:
                 shared = s.tile_m * s.tile_k * columns / 4 * size / rates.shared
             # f16 is widened by an instruction for each
             more = 8 / s.block_m / s.block_n + (factors if s.dtype == "f16" else 0)
+            multiplied = products / rates.factors
+            if s.dtype == BYTES:
+                multiplied, more = products / WORD_OF_BYTES / self.dots, more / WORD_OF_BYTES
             staged = s.tile_k * (s.tile_m + columns) * (ISSUED_FOR_A_VECTOR / 4)
             if s.weights in FORMATS:
                 staged += s.tile_k * columns * ISSUED_FOR_A_CODE
             if not s.prepared:
                 staged += s.tile_m * s.tile_k * self.prologue
-            work = max(products / rates.factors * (1 + more), shared, cached)
+            work = max(multiplied + products * more / rates.factors, shared, cached)
             work += staged / rates.factors
         work += BARRIER * (3 - s.buffers)
         work *= 1 + max(0.0, self.held(s) - SURE * self.registers) / SPILL

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from smalti.errors import IllegalSchedule
 from smalti.kernel.form import (
     Call,
     Const,
@@ -117,6 +118,15 @@ def bytes_shift(kernel: Kernel) -> int | None:
     if "zero" not in options or zero != (128 if weight == "u8" else 0):
         return None
     return int(options["zero"]) + (128 if options["signed"] else 0)
+
+
+def bytes_excess(kernel: Kernel) -> int:
+    """How much more than they mean the bytes of a patch are, as bytes with a sign. Raises
+    IllegalSchedule where factors are no bytes."""
+    shift = bytes_shift(kernel) if integer_sums(kernel) else None
+    if shift is None:
+        raise IllegalSchedule("the factors of the contraction are no bytes with known zero points")
+    return shift - 128
 
 
 def weights_batched(kernel: Kernel) -> bool:

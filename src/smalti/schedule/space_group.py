@@ -10,9 +10,16 @@ from itertools import product
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel, Load
-from smalti.schedule.group import GroupContraction, GroupLimits, GroupSchedule, MatrixShape
+from smalti.schedule.group import (
+    BYTES,
+    WORD_OF_BYTES,
+    GroupContraction,
+    GroupLimits,
+    GroupSchedule,
+    MatrixShape,
+)
 from smalti.schedule.group_work import SURE, GroupWork
-from smalti.schedule.merge import Extents, contraction_extents, weights_bound
+from smalti.schedule.merge import Extents, contraction_extents, integer_sums, weights_bound
 
 TILES = (16, 32, 64, 128)
 """Rows and columns of the tile of a work-group, without matrix units."""
@@ -66,12 +73,15 @@ def schedules(kernel: Kernel, limits: GroupLimits, precision: str = "f32"
     e, bound = contraction_extents(kernel), weights_bound(kernel)
     weights = weights_dtype(kernel, precision)
     shape, work = best_matrix(limits, precision), GroupWork.of(kernel, limits)
+    if integer_sums(kernel):
+        shape, precision, weights = None, BYTES, BYTES
     found: list[GroupContraction] = []
     if shape is not None and e.c % 2 == 0:  # factors are staged in words of two halves
         found += _matrices(e, shape, weights, limits, work, bound)
     if not found:
         halves = precision == "f16" and limits.f16
-        found = [s for dtype in ("f32", "f16")[:1 + halves] for s in _tiles(e, dtype, weights)]
+        dtypes = (BYTES,) if precision == BYTES else ("f32", "f16")[:1 + halves]
+        found = [s for dtype in dtypes for s in _tiles(e, dtype, weights)]
     if bound:
         found += _direct(e, weights)
     fitting = [each for each in found
@@ -123,7 +133,8 @@ def _tiles(e: Extents, dtype: str, weights: str) -> Iterator[GroupContraction]:
     for tile_m, tile_n, (block_m, block_n) in product(TILES, TILES, BLOCKS):
         size = tile_m // block_m * (tile_n // block_n)
         if INVOCATIONS[0] <= size <= INVOCATIONS[1] and block_m * block_n * e.parts <= SUMS_MAX:
-            yield GroupContraction(tile_m, tile_n, 16, block_m, block_n, dtype=dtype,
+            deep = 16 * (WORD_OF_BYTES if dtype == BYTES else 1)
+            yield GroupContraction(tile_m, tile_n, deep, block_m, block_n, dtype=dtype,
                                    weights=weights, ahead=True, buffers=2)
 
 
@@ -135,8 +146,11 @@ def _direct(e: Extents, weights: str) -> Iterator[GroupContraction]:
             for ways in WAYS:
                 for tile_n in (16, 32, 64):
                     if ways * tile_n // 4 <= INVOCATIONS[1]:
-                        yield GroupContraction(tile_m, tile_n, 16 * ways, tile_m, 4, ways=ways,
-                                               direct=True, weights=weights)
+                        whole = weights == BYTES
+                        deep = 16 * ways * (WORD_OF_BYTES if whole else 1)
+                        yield GroupContraction(tile_m, tile_n, deep, tile_m, 4, ways=ways,
+                                               direct=True, dtype=BYTES if whole else "f32",
+                                               weights=weights)
 
 
 def _matrices(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
@@ -207,7 +221,7 @@ def _split(s: GroupContraction, e: Extents) -> Iterator[GroupContraction]:
 def _prepared(s: GroupContraction, kernel: Kernel,
               limits: GroupLimits) -> Iterator[GroupContraction]:
     patch = kernel.stages[0]
-    if s.direct and not s.matrix or isinstance(patch.value, Load):
+    if s.direct and not s.matrix or isinstance(patch.value, Load) or s.dtype == BYTES:
         return
     size = math.prod(n for _, n in patch.axes) * ELEMENT_BYTES[s.dtype]
     if size <= limits.buffer_range:

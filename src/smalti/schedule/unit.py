@@ -15,6 +15,8 @@ class UnitRates:
 
     factors: float = 128.0
     """Multiply-adds of f32 in a clock: as many instructions of one invocation."""
+    dots: float = 64.0
+    """Dot products of four bytes each, where an instruction does them."""
     matrix: float = 512.0
     """Multiply-adds of the matrix unit, of halves into sums of f32."""
     shared: float = 128.0

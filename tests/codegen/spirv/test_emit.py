@@ -17,7 +17,7 @@ from smalti.schedule.group import GroupLimits
 
 PLAIN = GroupLimits(storage16=True)
 RICH = GroupLimits(storage16=True, storage8=True, f16=True, keeps_nan=True, exact_f16=True,
-                   int16=True)
+                   int16=True, dot_i8=True)
 
 
 @pytest.mark.parametrize(("limits", "environment"), [(PLAIN, "vulkan1.1"), (RICH, "vulkan1.3")])

@@ -11,7 +11,7 @@ from broken_gpus import FAULTS, HELD, LIMITS, TARGET, BrokenGpu, check_removed, 
 from smalti.runtime.doctor import kernels, programs
 from smalti.runtime.doctor.attempts import Attempts, all_probes
 from smalti.runtime.doctor.examination import Finding, examined
-from smalti.runtime.gpu.removals import MATRIX_LINES
+from smalti.runtime.gpu.removals import DOT_PRODUCTS, MATRIX_LINES
 from smalti.schedule.group import MatrixShape
 from smalti.schedule.line_attention import GroupLineAttention
 
@@ -43,6 +43,13 @@ def test_every_fault_is_found(name: str) -> None:
     found = findings_of(name, few)
     check_removed(found, FAULTS[name].finds)
     assert all(finding.trouble and not finding.trouble.endswith(".") for finding in found)
+
+
+@pytest.mark.parametrize("name", [each for each in FAULTS if each.startswith("dot products")])
+def test_one_small_probe_tells_that_dot_products_are_wrong(name: str) -> None:
+    found = findings_of(name, lambda target, limits: [
+        each for each in programs.probes(target, limits) if each.name == "dot products of bytes"])
+    assert [each.removed for each in found] == [(DOT_PRODUCTS,)]
 
 
 def test_probes_of_matrices_are_asked_again_without_what_is_said_of_lines() -> None:

@@ -111,6 +111,16 @@ def test_work_groups_have_no_more_subgroups_than_the_device_runs(adapter: Vulkan
     assert told_by(few, "vkGetPhysicalDeviceProperties2").limits.invocations == 32
 
 
+@pytest.mark.parametrize("fast", [False, True])
+def test_dot_products_are_fast_where_the_driver_says_so(adapter: VulkanAdapter, fast: bool) -> None:
+    def accelerated(found: int) -> None:
+        told = structure(found, vk.PhysicalDeviceShaderIntegerDotProductProperties)
+        told.integerDotProduct4x8BitPackedSignedAccelerated = fast
+
+    found = told_by(accelerated, "vkGetPhysicalDeviceProperties2")
+    assert found.limits.fast_dot_i8 == (fast and adapter.limits.dot_i8)
+
+
 @pytest.mark.parametrize("independence, exact", [(0, True), (1, True), (2, False)])
 def test_f16_is_specified_where_f32_may_be_as_it_is(adapter: VulkanAdapter, independence: int,
                                                     exact: bool) -> None:

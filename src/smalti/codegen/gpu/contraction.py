@@ -21,13 +21,16 @@ step in front writes the patch to the workspace, with its borders.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from smalti.codegen.gpu.builder import Builder
+from smalti.codegen.gpu.byte_weights import PackedBytes
 from smalti.codegen.gpu.chunks import Chunks
 from smalti.codegen.gpu.expressions import Values, bind_for, unravel, work_groups
 from smalti.codegen.gpu.factors import Area, ComputedColumns, Factor, Patch
 from smalti.codegen.gpu.form import Binding, Expr, GroupProgram, op, select
+from smalti.codegen.gpu.integers import BytePatch, ByteValues, Starts
 from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.packed import (
     ComputedWeight,
@@ -44,7 +47,7 @@ from smalti.codegen.gpu.results import (
     Writer,
     line_of_sums,
 )
-from smalti.codegen.gpu.sums import VECTORS, Matrices, Registers
+from smalti.codegen.gpu.sums import Matrices, Registers, sums_type
 from smalti.codegen.gpu.unpacking import QuantisedColumns, QuantisedWeight
 from smalti.codegen.gpu.weights import VECTOR, WIDE, packed_weight, padded
 from smalti.codegen.target import WORKSPACE
@@ -52,8 +55,8 @@ from smalti.errors import IllegalSchedule
 from smalti.graph.operation import HALVES
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import STORED_BYTES, Buffer, Kernel, Load, axis, loads
-from smalti.schedule.group import GroupContraction, GroupLimits
-from smalti.schedule.merge import access, store, weights_bound
+from smalti.schedule.group import BYTES, GroupContraction, GroupLimits
+from smalti.schedule.merge import access, integer_sums, store, weights_bound
 
 STEP_INVOCATIONS = 128
 """Of a work-group of the steps in front and behind, where the device allows so many."""
@@ -70,6 +73,9 @@ def lower_contraction(kernel: Kernel, schedule: GroupContraction,
 class _Contraction:
     def __init__(self, kernel: Kernel, schedule: GroupContraction, limits: GroupLimits) -> None:
         self.kernel, self.s, self.limits = kernel, schedule, limits
+        self.whole = schedule.dtype == BYTES
+        if self.whole != integer_sums(kernel):
+            raise IllegalSchedule("products of integers are products of bytes, and others are not")
         self.product = Product(kernel)
         self.results = Results(self.product)
         self.bound = weights_bound(kernel)
@@ -128,10 +134,16 @@ class _Contraction:
         corner = Corner(b, row, column)
         tile = s.tile_m, s.tile_n
         writer = (PartWriter(b, product, bindings[WORKSPACE], which, tile) if s.split > 1 else
-                  Writer(b, self.results, bindings, outer, tile))
+                  Writer(b, self.results, bindings, outer, tile, self._starts(b, bindings)))
         sums.finish(lambda r, c, values, where: writer.write(*corner(r, c), values, where))
         return b.finish((-(-product.columns // s.tile_n), -(-product.rows // s.tile_m),
                          product.batch * s.split))
+
+    def _starts(self, b: Builder, bindings: Mapping[str, Binding], tile: int = 0) -> Starts | None:
+        """What sums of integers begin with, where the weight is packed."""
+        if not isinstance(self.packed, PackedBytes) or not self.packed.less:
+            return None
+        return Starts(b, bindings["weight"], self.packed, tile or self.s.tile_n)
 
     def _place(self, b: Builder) -> tuple[Expr, Place, Expr, Expr]:
         """Which part of the sums this work-group makes, b and y of its batch, and its chunks."""
@@ -153,7 +165,8 @@ class _Contraction:
                 span: tuple[Expr, Expr], sums: Registers | Matrices) -> None:
         """Add up the products of all chunks of `span`."""
         a, right, own = self._areas(b)
-        patch = Patch(b, self.product, self.s, bindings, row, outer, a)
+        kind = BytePatch if self.whole else Patch
+        patch = kind(b, self.product, self.s, bindings, row, outer, a)
         weight = self._weight(b, bindings, column, outer, right)
 
         def multiply(chunk: Expr, at_a: Expr, at_b: Expr) -> None:
@@ -174,31 +187,31 @@ class _Contraction:
             else:
                 factor = PackedColumns if s.matrix else PackedWeight
             return factor(b, product, s, bindings, column, area)
-        computed = ComputedColumns if s.matrix else ComputedWeight
+        computed = ByteValues if self.whole else ComputedColumns if s.matrix else ComputedWeight
         return computed(b, product, s, bindings, column, outer, area)
 
     def _areas(self, b: Builder) -> tuple[Area, Area | None, tuple[int, int]]:
         """Where both factors are staged, and how much one chunk of each takes there."""
         s, parts = self.s, self.product.parts
-        line = s.tile_k + s.pad
+        line = s.places + s.pad
         if s.matrix:
             own = s.tile_m * line // 2, parts * s.tile_n * line // 2
             tile = b.shared("tile", "u32", s.shared_bytes(parts) // 4, VECTOR)
-            right = None if s.direct else Area(tile, line, s.buffers * own[0])
-            return Area(tile, line), right, own
+            right = None if s.direct else Area(tile, line, s.buffers * own[0], words=True)
+            return Area(tile, line, words=True), right, own
         other = parts * s.tile_n + s.pad
-        own = s.tile_m * line, s.tile_k * other
-        a = Area(b.shared("a", s.dtype, s.buffers * own[0], VECTOR), line)
+        own, dtype = (s.tile_m * line, s.places * other), "u32" if self.whole else s.dtype
+        a = Area(b.shared("a", dtype, s.buffers * own[0], VECTOR), line)
         if s.direct:
             return a, None, own
-        return a, Area(b.shared("b", s.dtype, s.buffers * own[1], VECTOR), other), own
+        return a, Area(b.shared("b", dtype, s.buffers * own[1], VECTOR), other), own
 
     # ------------------------------------------------------------------ sums of a split depth
 
     def _workspace(self, b: Builder, use: str) -> Binding:
         product = self.product
         count = self.s.split * product.batch * product.rows * line_of_sums(product)
-        return b.binding(WORKSPACE, "f32", count, use, VECTOR)
+        return b.binding(WORKSPACE, sums_type(self.s).scalar, count, use, VECTOR)
 
     def _add(self) -> GroupProgram:
         """The step that adds the sums of all work-groups, in order, and writes results."""
@@ -208,6 +221,9 @@ class _Contraction:
         bindings = bind_for(b, self.kernel,
                             [(found, "o", self.results.lanes) for found in self.results.accesses])
         space = self._workspace(b, "read")
+        if isinstance(self.packed, PackedBytes) and self.packed.less:
+            bindings["weight"] = b.binding("weight", self.packed.dtype, self.packed.elements,
+                                           "read", VECTOR)
         columns = padded(product.columns)
         vectors = columns // VECTOR
         count = product.batch * product.rows * vectors
@@ -223,12 +239,13 @@ class _Contraction:
             line = b.let((at["batch"] * product.rows + at["row"]) * each + column)
             sums = []
             for part in range(product.parts):
-                total = b.variable(0.0, "sum", VECTORS)
+                total = b.variable(0.0, "sum", sums_type(s))
                 with b.loop(s.split) as number:
                     b.set(total, total + b.load(
                         space, line + number * (rows * each) + part * columns, VECTOR))
                 sums.append(total)
-            Writer(b, self.results, bindings, outer, (1, VECTOR)).write(
+            Writer(b, self.results, bindings, outer, (1, VECTOR),
+                   self._starts(b, bindings, VECTOR)).write(
                 Moved(at["row"]), Moved(column), sums)
         return b.finish(groups)
 

@@ -76,11 +76,7 @@ class Area:
     shared: Shared
     stride: int
     at: int = 0
-
-    @property
-    def words(self) -> bool:
-        """Whether the array holds words."""
-        return self.shared.dtype == "u32"
+    words: bool = False
 
     def place(self, line: Expr, inner: Expr, lanes: int) -> Expr:
         """The element, or word, at `inner` vectors of `lanes` of a line."""
@@ -189,6 +185,8 @@ class Lines(Factor):
         self.lanes = vector_lanes(e.c, WIDE if area.words else VECTOR)
         self.steady = not any(wanders(found, "c") for found in self.loads.values())
         """Whether all that is read lies evenly along the channels."""
+        self.whole = False
+        """Whether integers that are read stay what they are."""
         self.chunks_of_a_tap = e.c // schedule.tile_k if self.steady and (
             e.r * e.s > 1 and e.c % schedule.tile_k == 0) else 0
         """Of how many chunks a place of the window is; 0 where there is one place, or no whole
@@ -353,7 +351,8 @@ class Lines(Factor):
                     continue
                 held = self.held if self.plain and self.held == a.dtype else None
                 raw = values.load(a, held)
-                found[load, n] = b.let(raw if held and not self.area.words else raw.to("f32"))
+                kept = self.whole or held and not self.area.words
+                found[load, n] = b.let(raw if kept else raw.to("f32"))
         values = Values(b, kernel, self.bindings, at, "c", self.lanes, where=inside,
                         places=dict(places))
         for load in whole:

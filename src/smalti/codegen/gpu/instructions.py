@@ -53,6 +53,14 @@ def _invert(x: np.ndarray) -> np.ndarray:
     return ~x
 
 
+def _dot_i8(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    x, y = (np.asarray(words, np.uint32).astype(np.int32) for words in (x, y))
+    total = np.zeros(np.broadcast_shapes(x.shape, y.shape), np.int32)
+    for shift in range(0, 32, 8):
+        total += (x << 24 - shift >> 24) * (y << 24 - shift >> 24)
+    return total
+
+
 INSTRUCTIONS = {
     "add": Instruction(2, ARITHMETIC, np.add),
     "sub": Instruction(2, ARITHMETIC, np.subtract),
@@ -78,6 +86,7 @@ INSTRUCTIONS = {
     "or": Instruction(2, BITS, np.bitwise_or),
     "xor": Instruction(2, BITS, np.bitwise_xor),
     "not": Instruction(1, BITS, _invert),
+    "dot_i8": Instruction(2, ("u32",), _dot_i8),        # of words of four bytes with a sign: an i32
     "shift_left": Instruction(2, INTEGERS, np.left_shift),
     "shift_right": Instruction(2, INTEGERS, np.right_shift),  # of i32 it keeps the sign
     "equal": Instruction(2, (*ARITHMETIC, "bool"), np.equal, asks=True),
@@ -106,6 +115,7 @@ INSTRUCTIONS = {
     "with_columns": Instruction(-1, (), None),                 # (matrix, elements of a column)
     "with_words": Instruction(-1, (), None),                   # (matrix, a word of each row)
 }
+DOT = "dot_i8"
 WIDENING = {"widen_f16": "f16", "widen_bf16": "bf16"}
 NARROWING = {"narrow_f16": "f16", "narrow_bf16": "bf16"}
 """What the halves of words are, of which the one in the lower bits comes first."""
@@ -153,6 +163,8 @@ def result_type(name: str, types: Sequence[VectorType | Matrix]) -> VectorType |
         raise TypeError(f"{name} of {', '.join(map(str, types))}")
     if name == "component":
         return VectorType(vector_type(first).scalar)
+    if name == DOT:
+        return VectorType("i32", vector_type(first).lanes)
     if name in WIDENING or name in NARROWING:
         return _of_halves(name, vector_type(first))
     return VectorType("bool", vector_type(first).lanes) if entry.asks else first

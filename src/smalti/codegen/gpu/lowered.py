@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from smalti.codegen.gpu.builder import Builder
+from smalti.codegen.gpu.byte_weights import PackedBytes
 from smalti.codegen.gpu.form import Binding, GroupProgram
 from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.graph.operation import DTYPES
@@ -82,7 +83,7 @@ class GroupSteps:
 
     steps: tuple[GroupProgram, ...]
     workspace_bytes: int = 0
-    packed: Packed | PackedGroups | None = None
+    packed: Packed | PackedGroups | PackedBytes | None = None
     scratch_bytes: ClassVar[int] = 0
     winograd: ClassVar[None] = None
 

@@ -22,7 +22,7 @@ from smalti.codegen.gpu.weights import VECTOR, WIDE, padded
 from smalti.errors import IllegalSchedule
 from smalti.graph.operation import HALVES
 from smalti.kernel.form import loads
-from smalti.schedule.group import GroupContraction
+from smalti.schedule.group import BYTES, GroupContraction
 from smalti.schedule.merge import access
 
 
@@ -131,7 +131,8 @@ class PlacedColumns(Factor):
 
 
 class PackedWeight(Factor):
-    """The right factor, packed when it was bound: columns from `first` on.
+    """The right factor, packed when it was bound: columns from `first` on. Lines are of elements,
+    or of words of four bytes that are neighbours along the depth.
 
     Where it is read in place, it is so `deep` lines at a time.
     """
@@ -144,7 +145,7 @@ class PackedWeight(Factor):
         self.line = product.parts * self.part
         self.lanes = self.deep = VECTOR
         self.spots = [] if area is None else spots(
-            b, schedule.invocations, schedule.tile_k, product.parts * schedule.tile_n // VECTOR)
+            b, schedule.invocations, schedule.places, product.parts * schedule.tile_n // VECTOR)
         columns = packed_columns(b, product, schedule, first, self.spots, VECTOR)
         self.bases = [b.let(spot.outer * self.line + columns[spot.inner]) for spot in self.spots]
 
@@ -158,9 +159,13 @@ class PackedWeight(Factor):
               ) -> list[dict[tuple[int, int], Expr]]:
         """Vectors that begin at `columns` of the `deep` lines from number `k` of a chunk on, read
         where they are."""
-        b, first = self.b, self.b.let(chunk * self.schedule.tile_k + k)
-        return [{key: b.let(b.load(self.binding, (first + n) * self.line + column, VECTOR,
-                                   scalar=self._scalar).to("f32"))
+        b, first = self.b, self.b.let(chunk * self.schedule.places + k)
+
+        def loaded(at: Expr) -> Expr:
+            found = b.load(self.binding, at, VECTOR, scalar=self._scalar)
+            return b.let(found if self.schedule.dtype == BYTES else found.to("f32"))
+
+        return [{key: loaded((first + n) * self.line + column)
                  for key, column in columns.items()} for n in range(self.deep)]
 
     @property
@@ -169,7 +174,7 @@ class PackedWeight(Factor):
 
     def fetch(self, chunk: Expr) -> list[Fetched]:
         b = self.b
-        start = b.let(chunk * (self.schedule.tile_k * self.line))
+        start = b.let(chunk * (self.schedule.places * self.line))
         return [Fetched({(WEIGHT, 0): b.let(b.load(self.binding, base + start, VECTOR,
                                                    where=spot.where, scalar=self._scalar))}, None)
                 for spot, base in zip(self.spots, self.bases)]
@@ -189,7 +194,7 @@ class ComputedWeight(PackedWeight):
         _, self.read = loads(product.kernel.stages[1].value)
         self.found = access(product.kernel, self.read)
         self.lanes = vector_lanes(e.o)
-        each, depth = schedule.tile_n // self.lanes, schedule.tile_k
+        each, depth = schedule.tile_n // self.lanes, schedule.places
         if self.found.stride("o") != 1 and self.found.stride("c") == 1:
             turned = spots(b, schedule.invocations, product.parts * each, depth)
             self.spots = [spot.turned() for spot in turned]

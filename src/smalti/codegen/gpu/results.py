@@ -11,6 +11,7 @@ from smalti.codegen.gpu import form
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, both
 from smalti.codegen.gpu.form import Binding
+from smalti.codegen.gpu.integers import Starts
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads
 from smalti.codegen.gpu.spots import clamped
 from smalti.codegen.gpu.weights import VECTOR, padded
@@ -108,13 +109,15 @@ class Writer:
     """
 
     def __init__(self, b: Builder, results: Results, bindings: Mapping[str, Binding], outer: Place,
-                 tile: tuple[int, int]) -> None:
-        self.b, self.results, self.bindings = b, results, bindings
+                 tile: tuple[int, int], starts: Starts | None = None) -> None:
+        self.b, self.results, self.bindings, self.starts = b, results, bindings, starts
         self.outer, self.tile, self.product = outer, tile, results.product
         self.strides = {found: results.row_stride(found) for found in results.accesses
                         if not results.common(found, tile[0])}
         self._bases: dict[tuple[Access, form.Expr, form.Expr], form.Expr] = {}
         self._common: dict[tuple[Expr, form.Expr, int], form.Expr] = {}
+        self.to_floats = self.product.kernel.buffer("out").dtype != "i32"
+        self._begun: dict[tuple[int, form.Expr, int], form.Expr] = {}
 
     def write(self, row: Moved, column: Moved, sums: Sequence[form.Expr],
               where: form.Expr | None = None) -> None:
@@ -130,6 +133,7 @@ class Writer:
             inside = both(inside, column.below(product.columns))
         common = [self._loaded(row, Moved(column.base, column.by + lane))
                   for lane in range(0, VECTOR, results.lanes)]
+        sums = self._whole(column, sums)
         with b.branch(inside) if inside is not None else nullcontext():
             at = dict(self.outer)
             if None in self.strides.values():
@@ -144,6 +148,21 @@ class Writer:
                                     {**at, "o": b.let(own.value)}, "o", results.lanes,
                                     given=held, places=found, known=known)
                     values.store(results.out, values.value(results.value))
+
+    def _whole(self, column: Moved, sums: Sequence[form.Expr]) -> list[form.Expr]:
+        """Sums of integers with what those of their columns begin with, as the epilogue reads them:
+        as f32, where they are not the result as they are. Others are what is given."""
+        found = []
+        for part, total in enumerate(sums):
+            if self.starts is not None:
+                key = part, column.base, column.by
+                if key not in self._begun:
+                    self._begun[key] = self.starts(part, column.value)
+                total = self.b.let(total + self._begun[key])
+            if isinstance(self.results.stage.value, Call) or self.to_floats:
+                total = self.b.let(total.to("f32"))
+            found.append(total)
+        return found
 
     def _loaded(self, row: Moved, column: Moved) -> dict[Expr, form.Expr]:
         """What all rows have in common in some columns, from the last ones for those beyond. It is

@@ -8,14 +8,17 @@ from contextlib import nullcontext
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.factors import Area, Factor
 from smalti.codegen.gpu.form import Expr, Shared, op, spread
+from smalti.codegen.gpu.instructions import DOT
+from smalti.codegen.gpu.integers import sum_of_bytes
 from smalti.codegen.gpu.packed import PackedWeight, PlacedColumns
 from smalti.codegen.gpu.product import ZERO, Product
 from smalti.codegen.gpu.results import Moved
 from smalti.codegen.gpu.types import Matrix, VectorType
 from smalti.codegen.gpu.weights import VECTOR
-from smalti.schedule.group import MATRIX_PAD, GroupContraction
+from smalti.schedule.group import BYTES, MATRIX_PAD, GroupContraction
+from smalti.schedule.merge import bytes_excess, weights_bound
 
-VECTORS = VectorType("f32", VECTOR)
+VECTORS, WHOLE = VectorType("f32", VECTOR), VectorType("i32", VECTOR)
 Write = Callable[[Moved, Moved, Sequence[Expr], Expr | None], None]
 """Takes a row and the first of four columns of the tile, their sums, a vector for each part, and
 where these count."""
@@ -44,9 +47,16 @@ class Registers:
             self.row, vector = b.let(block // self.across), b.let(block % self.across)
         self.column = b.let(vector * VECTOR)
         self.vectors = s.block_n // VECTOR
-        self.sums = {(part, i, j): b.variable(0.0, "sum", VECTORS)
+        self.type = sums_type(s)
+        self.sums = {(part, i, j): b.variable(0.0, "sum", self.type)
                      for part in range(product.parts) for i in range(s.block_m)
                      for j in range(self.vectors)}
+        self.excess, self.of_columns = 0, {}
+        if s.dtype == BYTES and not weights_bound(product.kernel):
+            self.excess = bytes_excess(product.kernel)
+        if self.excess:  # what is behind packed weights is of these added up by products
+            self.of_columns = {(part, j): b.variable(0.0, "column", WHOLE)
+                               for part in range(product.parts) for j in range(self.vectors)}
 
     def columns(self, j: int) -> Expr:
         """The first column of vector `j`."""
@@ -57,17 +67,20 @@ class Registers:
         b, s = self.b, self.s
         row = b.let(self.row * a.stride + at_a)
         deep, lines = self._lines(weight, chunk, at_b)
-        with b.loop(s.tile_k // deep // s.ways) as step:
+        with b.loop(s.places // deep // s.ways) as step:
             k = b.let((step * s.ways + self.way) * deep)
             rows = [[b.let(b.load(a.shared, row + (k + n) + i * self.down * a.stride,
                                   VECTOR)) for n in range(0, deep, VECTOR)]
                     for i in range(s.block_m)]
             for n, line in enumerate(lines(k)):
+                for key, other in line.items() if self.of_columns else ():
+                    b.set(self.of_columns[key], self.of_columns[key] + sum_of_bytes(other))
                 for i, value in enumerate(rows):
                     factor = b.let(spread(value[n // VECTOR].lane(n % VECTOR), VECTOR))
                     for (part, j), other in line.items():
                         total = self.sums[part, i, j]
-                        b.set(total, op("fma", factor, other, total))
+                        b.set(total, total + op(DOT, factor, other) if s.dtype == BYTES else
+                              op("fma", factor, other, total))
 
     def _lines(self, weight: Factor, chunk: Expr, at_b: Expr
                ) -> tuple[int, Callable[[Expr], list[Line]]]:
@@ -90,6 +103,8 @@ class Registers:
     def finish(self, write: Write) -> None:
         """Add what the ways have, and write."""
         b, s, parts = self.b, self.s, self.product.parts
+        for (part, _, j), total in self.sums.items() if self.of_columns else ():
+            b.set(total, total - self.of_columns[part, j] * self.excess)
         if s.ways > 1:
             self._gather()
         with b.branch(self.way.equals(0)) if s.ways > 1 else nullcontext():
@@ -103,7 +118,7 @@ class Registers:
         """Let the first way have the sums of all."""
         b, s = self.b, self.s
         each = VECTOR * s.blocks
-        shared = b.shared("ways", "f32", (s.ways - 1) * each * len(self.sums), VECTOR)
+        shared = b.shared("ways", self.type.scalar, (s.ways - 1) * each * len(self.sums), VECTOR)
         with b.branch(self.way > 0):
             first = b.let((self.way - 1) * (each * len(self.sums)) + self.block * VECTOR)
             for number, total in enumerate(self.sums.values()):
@@ -114,6 +129,11 @@ class Registers:
                 first = b.let(way * (each * len(self.sums)) + self.block * VECTOR)
                 for number, total in enumerate(self.sums.values()):
                     b.set(total, total + b.load(shared, first + number * each, VECTOR))
+
+
+def sums_type(schedule: GroupContraction) -> VectorType:
+    """The type of four sums."""
+    return WHOLE if schedule.dtype == BYTES else VECTORS
 
 
 class Matrices:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from smalti import settings
+from smalti.codegen.gpu.byte_weights import PackedBytes
 from smalti.codegen.gpu.fitting import first_that_fits
 from smalti.codegen.gpu.form import Binding, GroupProgram
 from smalti.codegen.gpu.functions import FUNCTIONS
@@ -21,6 +22,7 @@ from smalti.codegen.gpu.scalars import scalarised
 from smalti.codegen.shader import BufferUse, Shader
 from smalti.codegen.target import ARENA, WORKSPACE, EncodedFunctions, Reference, Refusal, Target
 from smalti.errors import IllegalSchedule
+from smalti.fuse.support import WORDS_OF_FOUR
 from smalti.graph.operation import DTYPES, HALVES
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import Buffer, Kernel
@@ -31,6 +33,8 @@ from smalti.schedule.candidates_group import (
 )
 from smalti.schedule.group import GroupLimits
 
+INTEGER_PRODUCTS = ("mat_mul_integer", "conv_integer", WORDS_OF_FOUR)
+"""The products of integers that there are kernels for: of bytes, which are staged in words."""
 USUAL = GroupLimits(shared_bytes=32 << 10, invocations=256, subgroup_min=8, subgroup_max=32,
                     storage16=True, f16=True, bindings=16)
 """What nearly every GPU of the last ten years has, without its matrix unit."""
@@ -62,7 +66,8 @@ def group_target(name: str, driver: str, emit: Emit, text: Callable[[bytes], str
         return EncodedFunctions(bytes(code), entries, list(map(shader_of, programs)))
 
     return Target(
-        name, frozenset(FUNCTIONS), precisions, {*HALVES, *FORMATS}, first=first_that_fits,
+        name, frozenset((*FUNCTIONS, *INTEGER_PRODUCTS)), precisions, {*HALVES, *FORMATS},
+        first=first_that_fits,
         space=candidates, arithmetic=arithmetic, lower=lower, encode=encode, cost=expected_clocks,
         listing=str,
         refusal=Refusal((IllegalSchedule, OverflowError), "the device has no room for:",
@@ -104,7 +109,8 @@ def ran(low: GroupSteps, kernel: Kernel, memory: dict[str, np.ndarray],
     return memory
 
 
-def bound_weight(packed: Packed | PackedGroups, weight: Buffer, given: np.ndarray) -> np.ndarray:
+def bound_weight(packed: Packed | PackedGroups | PackedBytes, weight: Buffer,
+                 given: np.ndarray) -> np.ndarray:
     """The weight of a buffer, whose elements, or words, are given flat, as a program reads it."""
     if isinstance(packed, PackedGroups):
         words = given.reshape(packed.parts * packed.o, -1, packed.form.words)

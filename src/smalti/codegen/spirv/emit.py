@@ -32,7 +32,7 @@ from smalti.codegen.gpu.form import (
     constant,
     statements,
 )
-from smalti.codegen.gpu.instructions import NARROWING, WIDENING
+from smalti.codegen.gpu.instructions import DOT, NARROWING, WIDENING
 from smalti.codegen.gpu.ranges import Ranges
 from smalti.codegen.gpu.types import FLOATS, Matrix, VectorType, vector_type
 from smalti.codegen.spirv.assembler import ModuleAssembler
@@ -48,11 +48,12 @@ from smalti.codegen.spirv.opcodes import BUILTINS, OPCODES, SCOPES, SEMANTICS
 from smalti.errors import IllegalSchedule
 from smalti.schedule.group import GroupLimits
 
-BOOL, U32 = VectorType("bool"), VectorType("u32")
+BOOL, U32, I32 = VectorType("bool"), VectorType("u32"), VectorType("i32")
 BUILTIN_OF = {"invocation": "LocalInvocationIndex", "subgroup": "SubgroupId",
               "lane": "SubgroupLocalInvocationId"}
 MINOR, MINOR_OF_MATRICES = 3, 6
 REDUCE = 0
+PACKED_BYTES = 0  # the packed vector format of four bytes in a word
 EXACT = {"FAdd", "FSub", "FMul", "FDiv", "Fma"}
 """What compilers must neither fuse nor rearrange: functions rely on how single steps round, as in
 (x + 1) - 1. What is to be fused is "fma" already."""
@@ -91,7 +92,7 @@ class Emitter:
             Branch: self._branch}
         self._special = {
             "convert": self._convert, "vector": self._vector, "component": self._component,
-            "select": self._select, "of_column": self._of_column,
+            "select": self._select, DOT: self._dot, "of_column": self._of_column,
             "with_columns": self._with_lines, "with_words": self._with_lines,
             **dict.fromkeys(WIDENING, self._widen),
             **dict.fromkeys(NARROWING, self._narrow), **dict.fromkeys(REDUCTIONS, self._reduction),
@@ -223,6 +224,34 @@ class Emitter:
     def _component(self, expr: Op) -> int:
         a, (vector, lane) = self.assembler, expr.arguments
         return a.op("CompositeExtract", a.type(expr.type), self.value(vector), constant(lane))
+
+    def _dot(self, expr: Op) -> int:
+        """Dot products of bytes in words: an instruction for each lane, or plain arithmetic."""
+        a, own = self.assembler, vector_type(expr.type)
+        words = [self.value(argument) for argument in expr.arguments]
+        product = self._dot_of_words if self.limits.dot_i8 else self._dot_of_bytes
+        if own.lanes == 1:
+            return product(*words)
+        parts = [product(*(a.op("CompositeExtract", a.u32, each, lane) for each in words))
+                 for lane in range(own.lanes)]
+        return a.op("CompositeConstruct", a.type(own), *parts)
+
+    def _dot_of_words(self, left: int, right: int) -> int:
+        a = self.assembler
+        a.need("DotProduct")
+        a.need("DotProductInput4x8BitPacked")
+        return a.op("SDot", a.type(I32), left, right, PACKED_BYTES)
+
+    def _dot_of_bytes(self, left: int, right: int) -> int:
+        """The same where the device has no instruction for it, or a wrong one."""
+        a, kind, total = self.assembler, self.assembler.type(I32), 0
+        left, right = (a.op("Bitcast", kind, each) for each in (left, right))
+        for shift in range(0, 32, 8):
+            product = a.op("IMul", kind, *(
+                a.op("BitFieldSExtract", kind, each, a.number(shift), a.number(8))
+                for each in (left, right)))
+            total = a.op("IAdd", kind, total, product) if total else product
+        return total
 
     def _of_column(self, expr: Op) -> int:
         """Elements of a matrix that an invocation holds are numbered along its line."""

@@ -1,7 +1,7 @@
 """The instructions of SPIR-V that we write, with their operands, and the numbers of its enumerants.
 
 Source: SPIR-V Specification 1.6; GLSL.std.450 extended instructions 1.00; SPV_KHR_float_controls,
-SPV_KHR_8bit_storage, SPV_KHR_cooperative_matrix, SPV_KHR_bfloat16.
+SPV_KHR_8bit_storage, SPV_KHR_integer_dot_product, SPV_KHR_cooperative_matrix, SPV_KHR_bfloat16.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ OPCODES = {
     "GroupNonUniformSMax": (356, "trini"),
     "GroupNonUniformUMax": (357, "trini"),
     "GroupNonUniformFMax": (358, "trini"),
+    "SDot": (4450, "triin"),
     "TypeCooperativeMatrixKHR": (4456, "riiiii"),
     "CooperativeMatrixLoadKHR": (4457, "triiin*"),
     "CooperativeMatrixStoreKHR": (4458, "iiiin*"),
@@ -131,7 +132,8 @@ CAPABILITIES = {
     "GroupNonUniformShuffle": 65, "StorageBuffer16BitAccess": 4433, "StorageBuffer8BitAccess": 4448,
     "DenormPreserve": 4464, "SignedZeroInfNanPreserve": 4466, "RoundingModeRTE": 4467,
     "BFloat16TypeKHR": 5116,
-    "BFloat16CooperativeMatrixKHR": 5118, "VulkanMemoryModel": 5345, "CooperativeMatrixKHR": 6022,
+    "BFloat16CooperativeMatrixKHR": 5118, "VulkanMemoryModel": 5345,
+    "DotProductInput4x8BitPacked": 6018, "DotProduct": 6019, "CooperativeMatrixKHR": 6022,
 }
 EXTENSIONS = {
     # capability: (extension, version of SPIR-V that has it without)
@@ -140,6 +142,8 @@ EXTENSIONS = {
     "DenormPreserve": ("SPV_KHR_float_controls", 4),
     "RoundingModeRTE": ("SPV_KHR_float_controls", 4),
     "BFloat16TypeKHR": ("SPV_KHR_bfloat16", 99),
+    "DotProduct": ("SPV_KHR_integer_dot_product", 6),
+    "DotProductInput4x8BitPacked": ("SPV_KHR_integer_dot_product", 6),
     "CooperativeMatrixKHR": ("SPV_KHR_cooperative_matrix", 99),
 }
 STORAGE = {"Input": 1, "Workgroup": 4, "Function": 7, "PushConstant": 9, "StorageBuffer": 12}

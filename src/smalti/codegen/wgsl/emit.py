@@ -28,9 +28,15 @@ from smalti.codegen.gpu.form import (
     expressions,
     statements,
 )
-from smalti.codegen.gpu.instructions import SUBGROUP
+from smalti.codegen.gpu.instructions import DOT, SUBGROUP
 from smalti.codegen.gpu.types import Matrix, vector_type
-from smalti.codegen.wgsl.instructions import constant, instruction, is_constant, type_name
+from smalti.codegen.wgsl.instructions import (
+    DOT_OF_BYTES,
+    constant,
+    instruction,
+    is_constant,
+    type_name,
+)
 from smalti.codegen.wgsl.memory import WgslArray, access_functions, memories
 from smalti.errors import IllegalSchedule
 from smalti.schedule.group import GroupLimits
@@ -80,7 +86,10 @@ def emit(program: GroupProgram, limits: GroupLimits, *, immediates: bool = True)
             f"struct Offsets {{ {fields}zero: u32, x: u32, y: u32, z: u32 }}",
             f"{place} offsets: Offsets;",
             *[memory.declaration(n) for n, memory in enumerate(found.values())], ""]
-    function = _Function(found, any(b.access == "read_write" for b in program.bindings))
+    dot = "dot4I8Packed" if limits.dot_i8 else "dot_i8"
+    if not limits.dot_i8 and any(isinstance(p, Op) and p.instruction == DOT for p in parts):
+        head.append(DOT_OF_BYTES)
+    function = _Function(found, any(b.access == "read_write" for b in program.bindings), dot)
     function.block(program.body)
     used = {part.name.partition("_")[0] for part in parts if isinstance(part, Builtin)}
     parameters = ", ".join(text for name, text in PARAMETERS.items() if name in used)
@@ -109,8 +118,9 @@ def _check(program: GroupProgram, limits: GroupLimits, parts: list[Expr],
 class _Function:
     """Statements of a program as lines of WGSL."""
 
-    def __init__(self, found: dict[str, WgslArray], memory_is_shared: bool) -> None:
+    def __init__(self, found: dict[str, WgslArray], memory_is_shared: bool, dot: str) -> None:
         self.lines: list[str] = []
+        self.dot = dot
         self.memory, self.memory_is_shared = found, memory_is_shared
         self._depth = self._made = 0
 
@@ -193,7 +203,7 @@ class _Function:
                 numbers = expr.instruction == "component"  # the number of a lane stays one
                 return instruction(expr, [
                     self._text(a, hidden and not (numbers and n == 1))
-                    for n, a in enumerate(expr.arguments)])
+                    for n, a in enumerate(expr.arguments)], self.dot)
         raise AssertionError(expr)
 
 

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from smalti.codegen.gpu.form import Expr, Number, Op
-from smalti.codegen.gpu.instructions import NARROWING, SUBGROUP, WIDENING
+from smalti.codegen.gpu.instructions import DOT, NARROWING, SUBGROUP, WIDENING
 from smalti.codegen.gpu.types import FLOATS, VectorType, vector_type
 
 TEMPLATES = {
@@ -33,6 +33,15 @@ TEMPLATES = {
     "subgroup_shuffle": "subgroupShuffle({}, {})",
     "subgroup_shuffle_xor": "subgroupShuffleXor({}, {})",
 }
+DOT_OF_BYTES = """fn dot_i8(left: u32, right: u32) -> i32 {
+    let a = bitcast<i32>(left);
+    let b = bitcast<i32>(right);
+    return extractBits(a, 0u, 8u) * extractBits(b, 0u, 8u)
+        + extractBits(a, 8u, 8u) * extractBits(b, 8u, 8u)
+        + extractBits(a, 16u, 8u) * extractBits(b, 16u, 8u)
+        + extractBits(a, 24u, 8u) * extractBits(b, 24u, 8u);
+}"""
+"""What `dot_i8` calls where `dot4I8Packed` is not to be used, or not there."""
 OF_BOOL = {"xor": "({} != {})", "not": "(!{})"}
 """Rows that read otherwise where operands are bool."""
 NAN_BITS, INFINITY_BITS = 0x7FC00000, 0x7F800000
@@ -92,10 +101,15 @@ def is_constant(expr: Expr) -> bool:
     return isinstance(expr, Number)
 
 
-def instruction(expr: Op, arguments: list[str]) -> str:
-    """An instruction on operands that are written already."""
+def instruction(expr: Op, arguments: list[str], dot: str = "dot4I8Packed") -> str:
+    """An instruction on operands that are written already; `dot` is the function that multiplies
+    bytes in two words and adds up."""
     name, first = expr.instruction, expr.arguments[0]
     given, result = vector_type(first.type), type_name(vector_type(expr.type))
+    if name == DOT:
+        lanes = [""] if given.lanes == 1 else [f"[{n}]" for n in range(given.lanes)]
+        parts = [f"{dot}({', '.join(a + lane for a in arguments)})" for lane in lanes]
+        return parts[0] if given.lanes == 1 else f"{result}({', '.join(parts)})"
     if name == "vector":
         return f"{result}({', '.join(arguments)})"
     if name in ("equal", "not_equal") and first == expr.arguments[1] and given.scalar == "f32":

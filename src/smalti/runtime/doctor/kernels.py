@@ -30,7 +30,7 @@ from smalti.graph import Graph
 from smalti.kernel import interpreter
 from smalti.kernel.form import Kernel
 from smalti.runtime.doctor.bench import Arrays, Bench, Guarded
-from smalti.runtime.doctor.probe import DeviceProbe, ProbeCase, suspects_of
+from smalti.runtime.doctor.probe import DeviceProbe, ProbeCase, relied_on, suspects_of
 from smalti.runtime.gpu.removals import KEPT_NAN
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits, GroupSchedule
@@ -110,7 +110,7 @@ def case(found: Sequence[Kernel], precision: str, target: Target, limits: GroupL
         return None
     made = [scheduled(kernel, precision, limits, schedule) for kernel in found]
     programs = tuple(step for _, low in made for step in low.steps)
-    used = limits.f16, limits.bf16, limits.storage8, limits.keeps_nan, limits.right_lines
+    used = relied_on(limits)
 
     suspects = suspects_of(programs, limits)
     expected = expectation or partial(interpreted, holes=holes)

@@ -13,13 +13,14 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from smalti.codegen.gpu.form import GroupProgram, Op, expressions
-from smalti.codegen.gpu.instructions import SUBGROUP
+from smalti.codegen.gpu.instructions import DOT, SUBGROUP
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.types import Matrix
 from smalti.codegen.target import Target
 from smalti.runtime.doctor.bench import Bench
 from smalti.runtime.gpu.removals import (
     BF16,
+    DOT_PRODUCTS,
     F16,
     GROUPS,
     MATRICES,
@@ -98,11 +99,19 @@ def suspects_of(programs: Sequence[GroupProgram], limits: GroupLimits) -> tuple[
         found.append(F16)
     if limits.bf16 and "bf16" in stored:
         found.append(BF16)
+    if limits.dot_i8 and any(isinstance(each, Op) and each.instruction == DOT for each in used):
+        found.append(DOT_PRODUCTS)
     if limits.storage8 and stored & {"i8", "u8"}:
         found.append(STORAGE8)
     if limits.storage16 and stored & {"f16", "bf16"}:
         found.append(STORAGE16)
     return tuple(found)
+
+
+def relied_on(limits: GroupLimits) -> tuple[Hashable, ...]:
+    """What programs rely on that does not show in them."""
+    return (limits.f16, limits.bf16, limits.storage8, limits.keeps_nan, limits.right_lines,
+            limits.dot_i8)
 
 
 def shape_of(product: Op) -> MatrixShape:

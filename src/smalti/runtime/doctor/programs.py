@@ -14,6 +14,7 @@ import numpy as np
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import U32, Expr, GroupProgram, Number, number, op
+from smalti.codegen.gpu.instructions import DOT
 from smalti.codegen.gpu.interpreter import run as interpreted
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.totals import place
@@ -21,7 +22,13 @@ from smalti.codegen.gpu.types import Matrix, VectorType
 from smalti.codegen.target import Target
 from smalti.runtime.doctor.bench import Arrays, Bench, Guarded
 from smalti.runtime.doctor.kernels import BESIDE, wrong
-from smalti.runtime.doctor.probe import GROUPS_OF_MOST, DeviceProbe, ProbeCase, suspects_of
+from smalti.runtime.doctor.probe import (
+    GROUPS_OF_MOST,
+    DeviceProbe,
+    ProbeCase,
+    relied_on,
+    suspects_of,
+)
 from smalti.runtime.gpu.removals import BINDINGS, GRIDS, KEPT_NAN, above
 from smalti.schedule.choose_group import subgroup_size
 from smalti.schedule.group import GroupLimits, MatrixShape
@@ -53,6 +60,7 @@ def probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
         yield probe(f"{dtype}, as it is stored", partial(of_storage, dtype), more=nan)
     yield probe("arithmetic in f16", lambda has: [halves()] if has.f16 else [], HALVED)
     yield probe("bytes of weights", lambda has: [bytes_of("i8"), bytes_of("u8")])
+    yield probe("dot products of bytes", lambda has: [dot_products()])
     yield probe("NaN and infinity", lambda has: [comparisons()], more=nan)
     yield probe("shared memory behind barriers",
                 lambda has: [exchange(min(GROUPS_OF_MOST[0], has.invocations))])
@@ -99,8 +107,7 @@ def probe(name: str, build: Callable[[GroupLimits], list[Made]], tolerance: floa
             return ""
 
         suspects = dict.fromkeys((*more(limits), *suspects_of(programs, limits)))
-        used = (limits.f16, limits.bf16, limits.storage8, limits.keeps_nan, limits.right_lines)
-        return ProbeCase((*programs, *used), tuple(suspects), run) if made else None
+        return ProbeCase((*programs, *relied_on(limits)), tuple(suspects), run) if made else None
 
     return DeviceProbe(name, case)
 
@@ -206,6 +213,21 @@ def bytes_of(dtype: str) -> Made:
     b.store(four, i * 4, b.load(x, b.let(i * 4, "at"), 4, where=i < n // 4), where=i < n // 4)
     every = np.resize(np.arange(256, dtype=np.uint8), n).view(STORED_DTYPES[dtype])
     return b.finish((n // 64, 1, 1)), {"x": every}
+
+
+def dot_products() -> Made:
+    """Sums of four products of bytes in words, which all values of a byte take part in: the largest
+    sum is not one of 16 bits."""
+    b, n = Builder("dot_products", 64), 1024
+    x, y = (b.binding(name, "u32", n, "read", 4) for name in "xy")
+    out = b.binding("out", "i32", n, "read_write", 4)
+    i = b.let((b.group[0] * 64 + b.invocation) * 4)
+    p, q = (b.let(b.load(each, i, 4)) for each in (x, y))
+    b.store(out, i, b.load(out, i, 4) + op(DOT, p, q))
+    rng = np.random.default_rng(0)
+    drawn = {name: rng.integers(0, 1 << 32, n, np.uint32) for name in "xy"}
+    drawn["x"][:4], drawn["y"][:4] = 0x80808080, (0x80808080, 0x7F7F7F7F, 0, 0x80807F7F)
+    return b.finish((n // 256, 1, 1)), drawn
 
 
 def comparisons() -> Made:

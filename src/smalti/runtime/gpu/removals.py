@@ -29,6 +29,8 @@ SUBGROUP_OPERATIONS = "subgroup operations"
 SUBGROUP_SIZES = "subgroup sizes"
 """What is said of how large subgroups are, and asking for one size, which matrices need."""
 F16, BF16, STORAGE8, STORAGE16 = "f16", "bf16", "storage8", "storage16"
+DOT_PRODUCTS = "dot products"
+"""The instruction that multiplies four bytes of a word each with those of another."""
 TRANSFER_QUEUE = "transfer queue"
 """The queue that only copies: copies go to that of programs."""
 KEPT_NAN = "kept NaN"
@@ -37,7 +39,7 @@ f16 is rounded as it is asked to be."""
 TIMES = "times"
 """What the device's clock says."""
 NAMES = (DEVICE, AUTOMATIC, MATRICES, MATRIX_LINES, SUBGROUP_OPERATIONS, SUBGROUP_SIZES, F16, BF16,
-         STORAGE8, STORAGE16, TRANSFER_QUEUE, KEPT_NAN, TIMES)
+         STORAGE8, STORAGE16, DOT_PRODUCTS, TRANSFER_QUEUE, KEPT_NAN, TIMES)
 GROUPS, SHARED, BINDINGS, GRIDS, BUFFERS = (
     "work-groups", "shared memory", "buffers of a program", "grids", "buffers")
 """Larger ones than the number that follows, of invocations, bytes, buffers, work-groups along an
@@ -123,6 +125,7 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     BF16: {"bf16": False},
     STORAGE8: {"storage8": False},
     STORAGE16: {"storage16": False},
+    DOT_PRODUCTS: {"dot_i8": False, "fast_dot_i8": False},
     KEPT_NAN: {"keeps_nan": False, "exact_f16": False},
 }
 """What of the limits each name means. The device, its choice, queues and clock are not among them.

@@ -13,7 +13,7 @@ from smalti.runtime.gpu.removals import MATRICES, Removal, reduced, removal_of
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.instance import ASKED, Instance, instance, text, unpacked
 from smalti.runtime.vulkan.library import VulkanFunctions, listed
-from smalti.runtime.vulkan.told import SIZE_CONTROL, GpuPlaces, told
+from smalti.runtime.vulkan.told import INTEGER_DOTS, SIZE_CONTROL, GpuPlaces, told
 from smalti.schedule.group import GroupLimits
 
 NEEDED = (1, 2)
@@ -37,6 +37,7 @@ SINCE_1_1 = ("storageBuffer16BitAccess",)
 SINCE_1_2 = ("storageBuffer8BitAccess", "shaderFloat16", "shaderInt8", "timelineSemaphore",
              "vulkanMemoryModel", "vulkanMemoryModelDeviceScope", "shaderSubgroupExtendedTypes")
 SUBGROUP_SIZES = ("subgroupSizeControl", "computeFullSubgroups")
+DOT = "shaderIntegerDotProduct"
 BFLOAT = ("shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
 
 
@@ -171,6 +172,8 @@ def features_of(functions: VulkanFunctions, handle: int, extensions: frozenset[s
              vk.PhysicalDeviceVulkan12Features()]
     if version >= (1, 3) or SIZE_CONTROL in extensions:
         found.append(vk.PhysicalDeviceSubgroupSizeControlFeatures())
+    if version >= (1, 3) or INTEGER_DOTS in extensions:
+        found.append(vk.PhysicalDeviceShaderIntegerDotProductFeatures())
     if COOPERATIVE_MATRIX in extensions:
         found.append(vk.PhysicalDeviceCooperativeMatrixFeaturesKHR())
     if BFLOAT16 in extensions:
@@ -185,7 +188,8 @@ def wanted(found: tuple[vk.Chained, ...]) -> tuple[tuple[vk.Chained, ...], froze
     for each in found:
         mine = type(each)()
         inner, members = (each.features, CORE) if each is found[0] else (
-            each, (*SINCE_1_1, *SINCE_1_2, *SUBGROUP_SIZES, *BFLOAT, "cooperativeMatrix"))
+            each, (*SINCE_1_1, *SINCE_1_2, *SUBGROUP_SIZES, *BFLOAT, DOT,
+                   "cooperativeMatrix"))
         for name in members:
             if getattr(inner, name, 0):
                 setattr(mine.features if each is found[0] else mine, name, 1)
@@ -210,7 +214,8 @@ def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
     keeps_nan = since_1_2.shaderSignedZeroInfNanPreserveFloat32 and (
         not limits.f16 or since_1_2.shaderSignedZeroInfNanPreserveFloat16)
     limits = replace(limits, units=found.units, keeps_nan=bool(keeps_nan),
-                     exact_f16=limits.f16 and found.exact_f16)
+                     exact_f16=limits.f16 and found.exact_f16,
+                     fast_dot_i8=limits.dot_i8 and found.fast_dot_i8)
     if "subgroupSizeControl" in features:
         limits = replace(
             limits, subgroup_min=sizes.minSubgroupSize, subgroup_max=sizes.maxSubgroupSize,
@@ -282,4 +287,5 @@ def limits_of(core: vk.PhysicalDeviceLimits, since_1_1: vk.PhysicalDeviceVulkan1
         bf16={"shaderBFloat16Type", "shaderInt16"} <= features,
         storage16="storageBuffer16BitAccess" in features,
         storage8="storageBuffer8BitAccess" in features, int16="shaderInt16" in features,
+        dot_i8=DOT in features,
         unified=plain.kind in ("integrated", "cpu"))

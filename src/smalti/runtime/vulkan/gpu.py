@@ -30,6 +30,7 @@ def device_of(adapter: VulkanAdapter, number: int) -> Device:
     limits = adapter.limits
     features = [name for name, has in (
         ("f16", limits.f16), ("bf16", limits.bf16), ("storage8", limits.storage8),
+        ("dot_i8", limits.dot_i8),
         ("matrices", limits.matrices or adapter.offers_matrices)) if has]
     return Device(f"vulkan:{number}", adapter.name, adapter.kind, adapter.memory_bytes,
                   tuple(features), max(limits.units, 1), driver=adapter.driver,

@@ -56,7 +56,7 @@ class LogicalDevice:
             instance.functions, adapter.handle, adapter.extensions, adapter.version))
         extensions = [name for name in (
             adapters.COOPERATIVE_MATRIX, adapters.BFLOAT16, adapters.BUDGET, PORTABILITY_SUBSET,
-            *([SIZE_CONTROL] if adapter.version < (1, 3) else [])
+            *([SIZE_CONTROL, adapters.INTEGER_DOTS] if adapter.version < (1, 3) else [])
         ) if name in adapter.extensions]
         names = [ctypes.create_string_buffer(name.encode()) for name in extensions]
         priority = (ctypes.c_float * 1)(1.0)

@@ -198,6 +198,7 @@ RECORDS = {
         maxVgprAllocation vgprAllocationGranularity"""),
     "PhysicalDeviceShaderCoreProperties2AMD": (1000227000, """
         u32 shaderCoreFeatures activeComputeUnitCount"""),
+    "PhysicalDeviceShaderIntegerDotProductFeatures": (1000280000, "u32 shaderIntegerDotProduct"),
     "PhysicalDeviceShaderIntegerDotProductProperties": (1000280001, """
         u32 integerDotProduct8BitUnsignedAccelerated integerDotProduct8BitSignedAccelerated
         integerDotProduct8BitMixedSignednessAccelerated

@@ -11,6 +11,7 @@ STREAMING_MULTIPROCESSORS = "VK_NV_shader_sm_builtins"
 SHADER_CORE, ACTIVE_UNITS = "VK_AMD_shader_core_properties", "VK_AMD_shader_core_properties2"
 BUS = "VK_EXT_pci_bus_info"
 DEPENDENT = 2  # of VkShaderFloatControlsIndependence: all floats are alike
+INTEGER_DOTS = "VK_KHR_shader_integer_dot_product"  # in the core since Vulkan 1.3
 SIZE_CONTROL = "VK_EXT_subgroup_size_control"
 
 
@@ -69,6 +70,12 @@ class ToldProperties:
                                           told.roundingModeIndependence))
 
     @property
+    def fast_dot_i8(self) -> bool:
+        """Whether dot products of bytes with a sign, packed in words, are faster than arithmetic
+        that does the same."""
+        return bool(self.products.integerDotProduct4x8BitPackedSignedAccelerated)
+
+    @property
     def places(self) -> GpuPlaces:
         """What names the GPU, whatever its driver."""
         at = [getattr(self.bus, f"pci{part}") for part in ("Domain", "Bus", "Device", "Function")]
@@ -84,7 +91,8 @@ def told(functions: VulkanFunctions, handle: int, extensions: frozenset[str],
     asked = [vk.PhysicalDeviceProperties2(), found.since_1_1, found.since_1_2, *(
         record for record, has in (
             (found.sizes, newer or SIZE_CONTROL in extensions), (found.buffers, newer),
-            (found.products, newer), (found.nvidia, STREAMING_MULTIPROCESSORS in extensions),
+            (found.products, newer or INTEGER_DOTS in extensions),
+            (found.nvidia, STREAMING_MULTIPROCESSORS in extensions),
             (found.amd, SHADER_CORE in extensions), (found.active, ACTIVE_UNITS in extensions),
             (found.bus, BUS in extensions)) if has)]
     functions.vkGetPhysicalDeviceProperties2(handle, vk.chain(*asked))

@@ -122,4 +122,5 @@ def group_limits(name: str, limits: dict[str, int], features: frozenset[str],
         bindings=limits["max-storage-buffers-per-shader-stage"],
         push_bytes=(limits["max-immediate-size"] if IMMEDIATES in features else UNIFORM_BYTES)
         - WORD_BYTES * OWN_WORDS,
-        f16=f16, storage16=f16, unified=kind in ("integrated", "cpu"))
+        f16=f16, storage16=f16, dot_i8=True,  # of the language, as the package's version has it
+        unified=kind in ("integrated", "cpu"))

@@ -1,0 +1,141 @@
+"""Products of integers on GPUs: the integers that the interpreter of kernels has, under schedules
+of every kind, with the instruction for dot products of bytes and without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import integer_graphs
+import numpy as np
+import pytest
+from gpu_devices import adapter, vulkan  # noqa: F401
+from group_kernels import LIMITS, execute
+from webgpu_devices import webgpu  # noqa: F401
+
+from smalti.codegen.gpu import lower
+from smalti.codegen.gpu.form import Op, expressions
+from smalti.codegen.spirv.emit import emit as spirv
+from smalti.codegen.spirv.text import listing
+from smalti.codegen.wgsl.emit import emit as wgsl
+from smalti.compiler.targets import TARGETS
+from smalti.fuse import partition
+from smalti.fuse.support import lacking
+from smalti.graph import Graph
+from smalti.kernel.form import Kernel
+from smalti.rewrite import rewrite
+from smalti.runtime.gpu.interface import Gpu
+from smalti.schedule.candidates_group import arithmetic
+from smalti.schedule.group import GroupContraction
+from smalti.schedule.space_group import schedules
+
+USUAL = ("product", "convolution by 2", "sums as floats")
+PLAIN = GroupContraction(16, 32, 32, 2, 4, dtype="i8", weights="i8")
+CHANGES = {
+    "plain": {}, "ahead": {"ahead": True}, "two buffers": {"ahead": True, "buffers": 2},
+    "ways": {"tile_m": 8, "tile_n": 16, "ways": 2}, "split": {"split": 2},
+    "direct": {"tile_m": 4, "tile_n": 16, "tile_k": 64, "block_m": 4, "direct": True, "ways": 4},
+}
+
+
+def sums_as_floats() -> Graph:
+    """A product whose result is what its sums are, as f32."""
+    g = Graph("sums as floats")
+    x, w = g.input("x", (18, 80), "u8"), g.parameter("w", (80, 24), "i8")
+    sums = g.apply("mat_mul_integer", x, w, g.constant(3, "u8"), g.constant(0, "i8"))
+    g.output("y", g.apply("cast", sums, to="f32"))
+    return g
+
+
+GRAPHS = {
+    "product": lambda: integer_graphs.product(19, 72, 45),
+    "product of both signs": lambda: integer_graphs.product(
+        17, 68, 36, ("i8", "u8"), (-7, 128), "bytes"),
+    "convolution": lambda: integer_graphs.convolution(8, 5, 13, zeros=(200, 0), behind="f32"),
+    "convolution by 2": lambda: integer_graphs.convolution(
+        12, 6, 8, ("i8", "i8"), (5, 0), "bytes", stride=2),
+    "sums as floats": lambda: sums_as_floats(),
+    "pixels": lambda: integer_graphs.convolution(16, 4, 12, ("u8", "u8"), (128, 128), window=1),
+}
+
+
+def contractions(graph: Graph) -> Iterator[Kernel]:
+    """Those of integers, as the target has them."""
+    functions = TARGETS["spirv"].functions
+    regions = partition(rewrite(graph, lambda node: not lacking(node, functions)), (),
+                        functions).regions
+    found = [each.kernel for each in regions if each.kernel.form == "contraction"]
+    assert found, graph
+    yield from found
+
+
+def values(batch: int = 2, dtypes: tuple[str, str] = ("u8", "i8")) -> Graph:
+    """A product of integers that are both computed; zero points are 9, and 0 or 128."""
+    g = Graph("values")
+    a, b = g.input("a", (batch, 9, 72), dtypes[0]), g.input("b", (batch, 72, 20), dtypes[1])
+    points = g.constant(9, dtypes[0]), g.constant(128 if dtypes[1] == "u8" else 0, dtypes[1])
+    g.output("y", g.apply("mat_mul_integer", a, b, *points))
+    return g
+
+
+def quantised_here() -> Graph:
+    """A product of what becomes bytes on the way to it."""
+    g = Graph("quantised")
+    x = g.apply("round", g.input("x", (11, 64)) * 40.0) + g.constant(100.0)
+    x = g.apply("min", g.apply("max", x, g.constant(0.0)), g.constant(255.0))
+    y = g.apply("mat_mul_integer", g.apply("cast", x, to="u8"), g.parameter("w", (64, 24), "i8"),
+                g.constant(100, "u8"), g.constant(0, "i8"))
+    g.output("y", g.apply("cast", y, to="f32") * g.parameter("s", (24,)))
+    return g
+
+
+def check(kernel: Kernel, schedule: GroupContraction, gpu: Gpu | None = None) -> None:
+    found, expected = execute(kernel, schedule, {}, gpu.limits if gpu else LIMITS, gpu=gpu)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=f"{name}, {schedule}")
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("build", [
+    pytest.param(build, id=name, marks=() if name in USUAL else pytest.mark.sweep)
+    for name, build in GRAPHS.items()])
+def test_sums_are_those_of_the_standard(build, change: dict) -> None:
+    for kernel in contractions(build()):
+        check(kernel, replace(PLAIN, **change))
+
+
+@pytest.mark.parametrize("build", [values, lambda: values(1, ("i8", "u8")), quantised_here])
+def test_factors_that_are_computed(build) -> None:
+    for kernel in contractions(build()):
+        for change in ({}, {"split": 2}):
+            check(kernel, replace(PLAIN, **change))
+
+
+def test_schedules_are_of_bytes_and_give_the_same_bytes() -> None:
+    (kernel,) = contractions(GRAPHS["product"]())
+    found = list(schedules(kernel, LIMITS, "f16"))
+    assert {(s.dtype, s.weights, s.matrix) for s in found} == {("i8", "i8", "")}
+    assert len({arithmetic(kernel, s) for s in found}) == 1 < len(found)
+
+
+def test_dot_products_are_instructions_where_the_device_has_them() -> None:
+    (kernel,) = contractions(GRAPHS["product"]())
+    (program,) = lower(kernel, PLAIN, LIMITS).steps
+    assert any(isinstance(each, Op) and each.instruction == "dot_i8"
+               for each in expressions(program.body))
+    texts = {has: (listing(spirv(program, replace(LIMITS, dot_i8=has))),
+                   wgsl(program, replace(LIMITS, dot_i8=has))) for has in (True, False)}
+    assert "SDot" in texts[True][0] and "SDot" not in texts[False][0]
+    assert "BitFieldSExtract" in texts[False][0]
+    assert "dot4I8Packed(" in texts[True][1] and "fn dot_i8(" not in texts[True][1]
+    assert "dot4I8Packed(" not in texts[False][1] and "fn dot_i8(" in texts[False][1]
+
+
+@pytest.mark.parametrize("device", ["vulkan", "webgpu"])
+def test_products_of_integers_on_a_driver(device: str, request: pytest.FixtureRequest) -> None:
+    gpu: Gpu = request.getfixturevalue(device)
+    assert gpu.limits.dot_i8
+    for name in ("product", "convolution by 2"):
+        (kernel,) = contractions(GRAPHS[name]())
+        check(kernel, PLAIN, gpu)
+    check(kernel, replace(PLAIN, split=2), gpu)

@@ -1,0 +1,87 @@
+"""Which products of integers are computed in integers: what the model of a device expects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from smalti.compiler.integers import IntegerChoice
+from smalti.compiler.options import Options
+from smalti.compiler.passes import kernel_cost
+from smalti.compiler.select import Knowledge
+from smalti.compiler.targets import TARGETS
+from smalti.graph import Graph, Node
+from smalti.kernel.form import Kernel
+from smalti.machine.library import device
+from smalti.machine.unit_rates import unit_rates
+from smalti.schedule.group import MatrixShape
+
+TARGET = TARGETS["spirv"]
+UNIT = (MatrixShape(16, 16, 16, "f16", "f32"),)
+
+
+def choice(name: str = "a100_pcie_40_gb", precision: str = "f16", **limits: object
+           ) -> IntegerChoice:
+    """That of a GPU of the library whose driver says that dot products are fast, with a matrix unit
+    for halves, but for `limits`."""
+    found = device(name)
+    told = {"dot_i8": True, "fast_dot_i8": True, "matrices": UNIT, "subgroup_choice": True,
+            "subgroup_operations": True, "subgroup_min": 32, "units": found.units,
+            "rates": unit_rates(found), **limits}
+    cost = kernel_cost(TARGET, replace(TARGET.usual, **told), Options(precision=precision),
+                       Knowledge())
+    return IntegerChoice(TARGET, precision, cost)
+
+
+def product(rows: int, depth: int, columns: int, steady: bool = True, sign: str = "u8") -> Node:
+    g = Graph()
+    a = g.input("a", (rows, depth), sign)
+    b = (g.parameter if steady else g.input)("b", (depth, columns), "i8")
+    found = g.apply("mat_mul_integer", a, b, g.constant(3, sign), g.constant(0, "i8")).node
+    assert found is not None
+    return found
+
+
+LARGE = product(4096, 320, 320)
+
+
+@pytest.mark.parametrize(("limits", "taken"), [
+    ({"precision": "f32", "matrices": ()}, True),
+    ({"precision": "f32", "matrices": (), "fast_dot_i8": False}, False),
+    ({"precision": "f32", "matrices": (), "dot_i8": False, "fast_dot_i8": False}, False),
+    ({}, False)], ids=["dot products", "slow ones", "none", "beside a matrix unit of halves"])
+def test_the_fastest_way_is_taken(limits: dict, taken: bool) -> None:
+    found = choice(**limits)
+    assert found.computes(LARGE) is found.stands(LARGE) is taken
+
+
+def test_sums_that_floats_would_take_in_parts_are_taken_in_integers() -> None:
+    """Kernels do not add the parts."""
+    long = product(4096, 1280, 320)
+    found = choice()
+    assert found.computes(long) and not found.stands(long)
+
+
+def test_few_rows_are_bound_by_the_bytes_of_their_weight() -> None:
+    found, row = choice(), product(1, 512, 4096)
+    assert found.computes(row) and found.stands(row)
+
+
+def test_each_product_is_weighed_once_and_cpus_weigh_none() -> None:
+    asked: list[Kernel] = []
+
+    def same(kernel: Kernel) -> float:
+        asked.append(kernel)
+        return 1.0
+
+    weighing = IntegerChoice(TARGET, "f32", same)
+    assert all(weighing.computes(product(8, 64, 16)) for _ in range(3))
+    assert len(asked) == 2 and len(set(asked)) == 2
+    assert weighing.computes(product(8, 64, 16, steady=False)) and len(asked) > 2
+    cpu = TARGETS["avx2"]
+    assert cpu.cost is None and IntegerChoice(cpu, "f32", None).computes(LARGE)
+
+
+def test_what_no_kernel_computes_is_not_weighed() -> None:
+    assert not choice().computes(product(8, 63, 16))
