@@ -7,15 +7,12 @@ from dataclasses import replace
 import pytest
 
 from smalti.compiler.integers import IntegerChoice
-from smalti.compiler.options import Options
-from smalti.compiler.passes import kernel_cost
-from smalti.compiler.select import Knowledge
 from smalti.compiler.targets import TARGETS
 from smalti.graph import Graph, Node
 from smalti.kernel.form import Kernel
 from smalti.machine.library import device
 from smalti.machine.unit_rates import unit_rates
-from smalti.schedule.group import MatrixShape
+from smalti.schedule.group import GroupLimits, GroupSchedule, MatrixShape
 
 TARGET = TARGETS["spirv"]
 UNIT = (MatrixShape(16, 16, 16, "f16", "f32"),)
@@ -29,9 +26,7 @@ def choice(name: str = "a100_pcie_40_gb", precision: str = "f16", **limits: obje
     told = {"dot_i8": True, "fast_dot_i8": True, "matrices": UNIT, "subgroup_choice": True,
             "subgroup_operations": True, "subgroup_min": 32, "units": found.units,
             "rates": unit_rates(found), **limits}
-    cost = kernel_cost(TARGET, replace(TARGET.usual, **told), Options(precision=precision),
-                       Knowledge())
-    return IntegerChoice(TARGET, precision, cost)
+    return IntegerChoice(TARGET, replace(TARGET.usual, **told), precision)
 
 
 def product(rows: int, depth: int, columns: int, steady: bool = True, sign: str = "u8") -> Node:
@@ -71,16 +66,19 @@ def test_few_rows_are_bound_by_the_bytes_of_their_weight() -> None:
 def test_each_product_is_weighed_once_and_cpus_weigh_none() -> None:
     asked: list[Kernel] = []
 
-    def same(kernel: Kernel) -> float:
+    def same(kernel: Kernel, limits: GroupLimits, schedule: GroupSchedule) -> float:
         asked.append(kernel)
         return 1.0
 
-    weighing = IntegerChoice(TARGET, "f32", same)
+    weighing = IntegerChoice(replace(TARGET, cost=same), TARGET.usual, "f32")
     assert all(weighing.computes(product(8, 64, 16)) for _ in range(3))
     assert len(asked) == 2 and len(set(asked)) == 2
     assert weighing.computes(product(8, 64, 16, steady=False)) and len(asked) > 2
+    before = len(asked)
+    assert weighing.stands(product(8, 1280, 16)) and weighing.computes(product(8, 1280, 16))
+    assert len(asked) == before + 2
     cpu = TARGETS["avx2"]
-    assert cpu.cost is None and IntegerChoice(cpu, "f32", None).computes(LARGE)
+    assert cpu.cost is None and IntegerChoice(cpu, cpu.usual, "f32").computes(LARGE)
 
 
 def test_what_no_kernel_computes_is_not_weighed() -> None:

@@ -118,6 +118,9 @@ class Target:
     listing: Callable[[Any], str]
     """A step as text."""
     refusal: Refusal
+    likely: Callable[[Kernel, Limits, str], Any] | None = None
+    """What `first` would give if every program had registers enough, for `cost` of kernels that are
+    only thought of: nothing is lowered for it. None where there is no `cost`."""
     lowered: type | None = None
     """The record that `lower` gives, where it is plain data: such are kept, so that a program need
     not lower the kernels again that it has in common with an earlier one."""

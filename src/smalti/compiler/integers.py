@@ -11,26 +11,26 @@ import math
 from collections.abc import Callable
 from functools import cache
 
-from smalti.codegen.target import Target
+from smalti.codegen.target import Limits, Target
 from smalti.errors import IllegalSchedule
 from smalti.fuse import HostRegion, narrowed, partition
 from smalti.fuse.support import INTEGER_PRODUCTS, When, depthwise, lacking
 from smalti.graph import Graph, Node, Value
-from smalti.kernel.form import Kernel
 from smalti.rewrite.integers import at_once, in_f32, is_steady
 from smalti.rewrite.liveness import remove_dead_nodes
 
-Cost = Callable[[Kernel], float]
 Way = Callable[..., Value | None]
 
 
 class IntegerChoice:
-    """Tells whether kernels of a target compute a node as it is, where values are stored in a
-    precision, and `cost` gives the expected time of a kernel, or is None where nobody knows it."""
+    """Tells whether kernels of a target compute a node as it is, on a device of these limits, where
+    values are stored in a precision. Products are weighed where the target knows what kernels cost.
+    """
 
-    def __init__(self, target: Target, precision: str, cost: Cost | None) -> None:
-        self.target, self.precision, self.cost = target, precision, cost
+    def __init__(self, target: Target, limits: Limits, precision: str) -> None:
+        self.target, self.limits, self.precision = target, limits, precision
         self._expected = cache(self._clocks)
+        self._standing: set[tuple] = set()
 
     def computes(self, node: Node) -> bool:
         """Whether a kernel computes `node`, and floats would not with exact sums in less time."""
@@ -46,12 +46,17 @@ class IntegerChoice:
             return False
         name = node.operation.name
         weighed = name in INTEGER_PRODUCTS and not (name == "conv_integer" and depthwise(node))
-        if self.cost is None or not weighed:
+        if self.target.cost is None or not weighed:
             return True
         product = (name, tuple(node.attributes.items()), is_steady(node.inputs[1]),
                    tuple(zero.data.item() for zero in node.inputs[2:]),
                    *((x.shape, x.dtype) for x in node.inputs[:2]))
-        return self._expected(None, *product) <= self._expected(way, *product)
+        if product not in self._standing and (
+                self._expected(None, *product) > self._expected(way, *product)):
+            return False
+        if way is at_once:  # exact sums are no less work, and not weighed again
+            self._standing.add(product)
+        return True
 
     def _clocks(self, way: Way | None, name: str, attributes: tuple, steady: bool, points: tuple,
                 left: tuple, right: tuple) -> float:
@@ -69,8 +74,10 @@ class IntegerChoice:
         regions = partition(remove_dead_nodes(g), (), self.target.functions)
         if self.precision != "f32":
             regions = narrowed(regions, dtype=self.precision)
+        target, device = self.target, self.limits
         try:
-            return sum(math.inf if isinstance(each, HostRegion) else self.cost(each.kernel)
-                       for each in regions.regions if each.when is When.RUN)
+            return sum(math.inf if isinstance(each, HostRegion) else target.cost(
+                each.kernel, device, target.likely(each.kernel, device, self.precision))
+                for each in regions.regions if each.when is When.RUN)
         except IllegalSchedule:  # the device has no room for it
             return math.inf

@@ -77,8 +77,7 @@ def rewritten(graph: Graph, target: Target, limits: Limits, options: Options) ->
     """The graph in operations that the target has kernels for, as far as there is a way; with
     layers in integers of 8 bits, if `options` say so."""
     kept = dict(options.kept)
-    choice = IntegerChoice(target, options.precision,
-                           kernel_cost(target, limits, options, Knowledge()))
+    choice = IntegerChoice(target, limits, options.precision)
 
     def chosen(graph: Graph) -> Collection[str]:
         fits = candidates(graph, target.multiplies_bytes)

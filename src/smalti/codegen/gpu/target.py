@@ -31,6 +31,7 @@ from smalti.schedule.candidates_group import (
     candidates,
     expected_clocks,
 )
+from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits
 
 INTEGER_PRODUCTS = ("mat_mul_integer", "conv_integer", WORDS_OF_FOUR)
@@ -67,7 +68,7 @@ def group_target(name: str, driver: str, emit: Emit, text: Callable[[bytes], str
 
     return Target(
         name, frozenset((*FUNCTIONS, *INTEGER_PRODUCTS)), precisions, {*HALVES, *FORMATS},
-        first=first_that_fits,
+        first=first_that_fits, likely=choose_group,
         space=candidates, arithmetic=arithmetic, lower=lower, encode=encode, cost=expected_clocks,
         listing=str,
         refusal=Refusal((IllegalSchedule, OverflowError), "the device has no room for:",
