@@ -55,7 +55,7 @@ GRAPHS = {
     "convolution by 2": lambda: integer_graphs.convolution(
         12, 6, 8, ("i8", "i8"), (5, 0), "bytes", stride=2),
     "sums as floats": lambda: sums_as_floats(),
-    "pixels": lambda: integer_graphs.convolution(16, 4, 12, ("u8", "u8"), (128, 128), window=1),
+    "pixels": lambda: integer_graphs.convolution(48, 4, 12, ("u8", "u8"), (128, 128), window=1),
 }
 
 
