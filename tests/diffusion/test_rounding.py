@@ -263,7 +263,7 @@ def test_all_layers_together_are_within_an_error(model_path: Path, tmp_path: Pat
     monkeypatch.setattr(submodels, "compile_graph",
                         lambda graph, **options: ReferenceProgram(graph))
     monkeypatch.setattr(submodels, "usual_target", lambda device: TARGETS["avx2"])
-    monkeypatch.setattr(rounding, "SIDE", 4)
+    monkeypatch.setattr(rounding, "SIDE", 8)
     monkeypatch.setattr(rounding, "SHARED_ERROR_MAX", 1.0)
     monkeypatch.setattr("smalti.rewrite.rounding.CHANNELS_MIN", 1)
     found = []
