@@ -15,10 +15,13 @@ from pathlib import Path
 import torch
 from layout import NAMES, from_single_file, preset_of, read_file
 from models import make_text, make_unet, make_vae
-from presets import LATENT_SCALE, PROMPTS
+from presets import COMPOSED_PROMPTS, LATENT_SCALE, PROMPTS
 from run import ASSETS
 from sampling import grid
 from tokenizer import Tokenizer
+
+SHEET = [*PROMPTS[6:22], *COMPOSED_PROMPTS]
+"""The prompts of README's sheet; what fails stays in it."""
 
 
 def schedulers(kind: str) -> dict[str, object]:
@@ -72,7 +75,7 @@ def main() -> None:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("sheet", type=Path)
-    parser.add_argument("--prompts", help="separated by |; the standard 48 otherwise")
+    parser.add_argument("--prompts", help="separated by |; 16 things and 32 scenes otherwise")
     parser.add_argument("--scheduler", default="dpm", choices=["dpm", "euler", "ddim"])
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--cfg", type=float, default=4.0)
@@ -90,7 +93,7 @@ def main() -> None:
             for name in model.state_dict()}
     print("tensors in the file that no model uses:", sorted(set(tensors) - used))
     check_converters(tensors, made["unet"], made["vae"])
-    prompts = options.prompts.split("|") if options.prompts else PROMPTS
+    prompts = options.prompts.split("|") if options.prompts else SHEET
     tokenizer = Tokenizer(ASSETS / "bpe_simple_vocab_16e6.txt.gz")
     scheduler = schedulers(config["prediction_type"])[options.scheduler]
     models = (made["unet"], made["vae"], made["text"], tokenizer, preset["px"] // 8)

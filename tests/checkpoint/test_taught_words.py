@@ -38,5 +38,5 @@ def test_the_model_that_ships_says_what_it_draws() -> None:
     taught = TaughtWords.beside(SHIPPED_MODEL)
     assert taught is not None and len(taught.things) == 202
     assert not taught.unknown("a photo of a cute blue car, glossy 3d on a white background")
-    assert taught.unknown("the Eiffel tower at sunset") == ["Eiffel", "tower", "sunset"]
+    assert taught.unknown("the Eiffel tower at sunrise") == ["Eiffel", "tower", "sunrise"]
     assert not set(DRAWS) - {name for names in taught.things for name in names}

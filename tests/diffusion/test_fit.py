@@ -32,19 +32,20 @@ def test_the_shipped_model_says_that_it_makes_small_pictures() -> None:
 
 def test_the_shipped_model_says_what_it_was_not_taught() -> None:
     pipe = Pipeline.load(threads=1)
-    (warning,) = pipe("(sunset:1.2) [over:behind:0.5] a red car", steps=1).warnings
+    (warning,) = pipe("(sunrise:1.2) [over:behind:0.5] a red car", steps=1).warnings
     assert warning.startswith(
-        'this model was not taught "sunset", "behind", and does not draw them; known words: red ap')
+        'this model was not taught "sunrise", "behind", and does not draw them; known words: '
+        "red ap")
     assert "all 416 are in " in warning
 
 
 def test_words_that_files_taught_are_known() -> None:
     taught = TaughtWords("tiny.words.txt", (("cat",),))
-    prompt = "a sunset cat", 4
+    prompt = "a sunrise cat", 4
     assert len(list(word_warnings(taught, *prompt))) == 1
     assert not list(word_warnings(None, *prompt))
     assert not list(word_warnings(taught, *prompt, changed=True))
-    assert not list(word_warnings(taught, *prompt, ["Sunset", "a"]))
+    assert not list(word_warnings(taught, *prompt, ["Sunrise", "a"]))
 
 
 @pytest.mark.parametrize(("family", "prompts", "said"), [
