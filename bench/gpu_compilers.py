@@ -58,7 +58,8 @@ def reports(folder: Path, chip: str, graph: str, options: Options = ()) -> list[
 def run(given: argparse.Namespace) -> None:
     """The programs of graphs on a chip, worst first."""
     options = ["--precision", given.precision, "--schedule", given.schedule,
-               "--weights", given.weights, *(["--no-matrices"] if given.no_matrices else []),
+               "--weights", given.weights, "--form", given.form,
+               *(["--no-matrices"] if given.no_matrices else []),
                "--bindings", str(given.bindings), "--subgroup", str(given.subgroup),
                "--shared", str(given.shared),
                "--push", str(given.push), "--constants", given.constants]
@@ -171,6 +172,7 @@ def parser() -> argparse.ArgumentParser:
             each.add_argument("--graph", required=True, help="; ".join(graphs.KINDS))
             each.add_argument("--schedule", default="", help="fields of schedules to change")
             each.add_argument("--weights", default="", help="what weights are held as, as q8")
+            each.add_argument("--form", default="", help="of kernels, as attention; all if empty")
             each.add_argument("--no-matrices", action="store_true",
                               help="as where the matrix unit is not trusted")
             each.add_argument("--texts", type=Path, help="a folder for texts of every program")

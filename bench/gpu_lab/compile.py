@@ -170,6 +170,7 @@ def main() -> None:
     parser.add_argument("--precision", default="f16")
     parser.add_argument("--weights", default="")
     parser.add_argument("--schedule", default="")
+    parser.add_argument("--form", default="")
     parser.add_argument("--no-matrices", action="store_true")
     parser.add_argument("--texts", type=Path)
     parser.add_argument("--bindings", type=int, default=3)
@@ -194,7 +195,8 @@ def main() -> None:
             programs = programs_of(gpu, graph_of(given.what), given.precision,
                                    changed(given.schedule), given.weights)
             for number, each in enumerate(programs):
-                write(out, report_of(gpu, given.chip, number, each, given.texts))
+                if given.form in ("", each.kernel.form):
+                    write(out, report_of(gpu, given.chip, number, each, given.texts))
     sys.stdout.flush()
     os._exit(0)  # a driver that ends without a device crashes
 

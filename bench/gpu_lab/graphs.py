@@ -44,11 +44,13 @@ def ends(channels: int = 320, size: int = 64, latent: int = 4, batch: int = 2) -
     return g
 
 
-def attention(tokens: int = 4096, heads: int = 8, width: int = 40, batch: int = 2) -> Graph:
-    """Self-attention with its four products."""
+def attention(tokens: int = 4096, heads: int = 8, width: int = 40, batch: int = 2,
+              keys: int = 0) -> Graph:
+    """Attention with its four products: of tokens to themselves, or to so many `keys`."""
     g = Graph("attention")
     x = g.input("x", (batch, tokens, heads * width))
-    g.output("y", cross_attention(x, x, heads))
+    context = g.input("context", (batch, keys, heads * width)) if keys else x
+    g.output("y", cross_attention(x, context, heads))
     return g
 
 

@@ -11,6 +11,7 @@ from smalti import machine
 from smalti.machine.unit_rates import unit_rates
 from smalti.schedule import GroupLimits, choose_group
 from smalti.schedule.group import GroupAttention, GroupMatrixAttention, MatrixShape
+from smalti.schedule.line_attention import GroupLineAttention
 from smalti.schedule.space_attention import AttentionWork
 
 DEVICE = machine.device("rx_9070_xt")
@@ -47,3 +48,27 @@ def test_more_queries_share_keys_where_a_unit_then_runs_more() -> None:
     found = choose_group(narrowed(attention(4096, 4096, 16, 40), "f16"), LIMITS, "f16")
     assert isinstance(found, GroupMatrixAttention)
     assert (found.subgroups, found.across, found.keys) == (6, 1, 32)
+
+
+def narrow() -> GroupLimits:
+    """The limits of an Arc A770, whose subgroups of 8 hold whole queries."""
+    device = machine.device("arc_a770")
+    return GroupLimits(
+        shared_bytes=64 << 10, invocations=1024, subgroup_min=8, subgroup_max=32,
+        subgroup_operations=True, subgroup_choice=True, bindings=16, f16=True, storage16=True,
+        registers=128, matrices=(MatrixShape(8, 8, 16, "f16", "f32"),), units=device.units,
+        architecture=device.architecture, rates=unit_rates(device), right_lines="columns",
+        sum_lines="columns", left_words=True)
+
+
+def test_keys_of_a_text_are_one_tile_where_whole_queries_are_held() -> None:
+    """Nothing goes from turn to turn then, and sums come after scores, in the same registers."""
+    kernel = narrowed(attention(4096, 77, 8, 40), "f16")
+    found = choose_group(kernel, narrow(), "f16")
+    assert isinstance(found, GroupLineAttention) and (found.keys, found.across) == (80, 1)
+    work = AttentionWork.of(kernel, narrow())
+    assert work.held(found) == 112  # as many as Intel's compiler takes
+    wider = AttentionWork.of(narrowed(attention(1024, 77, 8, 80), "f16"), narrow())
+    assert wider.held(found) == 135 > 128  # it would spill
+    causal = AttentionWork.of(narrowed(attention(77, 77, 8, 40, causal=True), "f16"), narrow())
+    assert causal.several(found) and causal.held(found) > 128

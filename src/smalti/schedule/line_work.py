@@ -35,6 +35,12 @@ BESIDE, BESIDE_SHARED, BESIDE_CHUNKS = 41, 9, 10
 """Registers of an invocation beside sums, queries, scores and weights: factors of keys and values,
 and addresses; more where queries are in shared memory, and for chunks. Fitted to what Intel's
 compiler says of eleven schedules of heads of 40 to 160 channels: within 9 registers."""
+BESIDE_SCORES, BESIDE_SUMS, BESIDE_READ = 8, 15, 25
+"""The same where all keys are in one tile and no set divides it, so that nothing goes from turn to
+turn and sums come after scores: beside scores and queries, beside weights and sums, and more where
+queries are in shared memory. Intel's compiler takes 112, 119 and 135 registers for 80 keys of 40,
+64 and 80 channels: within 1; and 113 for 40 whose queries are in shared memory, of which 120 are
+expected."""
 AHEAD = 2.5
 """Registers for each word that is ahead: what is loaded, and where it goes. Intel's compiler takes
 1.6 for heads of 64 channels and 2.5 for those of 80."""
@@ -101,13 +107,16 @@ def line_tile(s: GroupLineAttention, depth: int, width: int, several: bool,
     return work, barriers
 
 
-def line_registers(s: GroupLineAttention, depth: int, width: int) -> float:
-    """Registers that an invocation wants."""
+def line_registers(s: GroupLineAttention, depth: int, width: int, several: bool) -> float:
+    """Registers that an invocation wants; `several`: there are more tiles of keys than one."""
     key_width, value_width = s.padded(depth, width)
     sums = s.blocks * value_width / s.across
     queries = s.blocks * key_width / 2 if s.held else 0.0
     scores = s.blocks * s.keys / s.across
     weights = s.blocks * s.keys / 2 if s.keeps else 0.0
+    if not several and s.across == 1 and not s.channels:
+        return (0 if s.held else BESIDE_READ) + max(  # queries and scores are gone before sums
+            queries + scores + BESIDE_SCORES, weights + sums + BESIDE_SUMS)
     ahead = AHEAD * s.keys * (depth + width) / 2 / s.size if s.ahead else 0.0
     beside = BESIDE + (0 if s.held else BESIDE_SHARED) + (BESIDE_CHUNKS if s.channels else 0)
     return beside + sums + queries + max(scores, weights) + ahead

@@ -132,13 +132,19 @@ class AttentionWork:
     depth: int
     width: int
     limits: GroupLimits
+    causal: bool = False
 
     @classmethod
     def of(cls, kernel: Kernel, limits: GroupLimits) -> AttentionWork:
         """The work of a kernel. Of a causal one, half of the keys are seen."""
         (batch, queries, heads, depth), keys = kernel.buffer("q").shape, kernel.buffer("v").shape[1]
-        seen = -(-keys // 2) if kernel.option("causal") else keys
-        return cls(batch * heads, queries, seen, depth, kernel.buffer("v").shape[3], limits)
+        causal = bool(kernel.option("causal"))
+        seen = -(-keys // 2) if causal else keys
+        return cls(batch * heads, queries, seen, depth, kernel.buffer("v").shape[3], limits, causal)
+
+    def several(self, s: AnyAttention) -> bool:
+        """Whether a program goes through tiles of keys in turns: of a causal one it always does."""
+        return self.causal or self.keys > s.keys
 
     def rank(self, s: AnyAttention) -> tuple[float, float]:
         """Smaller for a schedule that is better: one that wants more registers than there are is
@@ -197,13 +203,13 @@ class AttentionWork:
             used = QUERIES * s.each + 4 * QUERIES + 4 * s.each
             return parts * s.vectors * 4 * QUERIES + used + BESIDE_PLAIN
         if isinstance(s, GroupLineAttention):
-            return line_registers(s, self.depth, self.width)
+            return line_registers(s, self.depth, self.width, self.several(s))
         return self._held_in_matrices(s)
 
     def _tile(self, s: AnyAttention) -> tuple[float, int]:
         """Clocks of a tile of keys of a work-group, and barriers of the group in it."""
         if isinstance(s, GroupLineAttention):
-            return line_tile(s, self.depth, self.width, self.keys > s.keys, self.limits)
+            return line_tile(s, self.depth, self.width, self.several(s), self.limits)
         return self._plain_tile(s) if isinstance(s, GroupAttention) else self._matrix_tile(s)
 
     def _held_in_matrices(self, s: GroupMatrixAttention) -> float:

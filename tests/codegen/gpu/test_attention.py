@@ -21,12 +21,14 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from smalti.codegen.gpu.form import (
+    Branch,
     GroupLoad,
     Loop,
     MatrixLoad,
     Number,
     Op,
     Set,
+    Store,
     Variable,
     expressions,
     statements,
@@ -192,6 +194,36 @@ def test_weights_are_counted_by_a_channel_that_nobody_has(name: str, width: int,
                for each in statements(program.body)) is not (counts or schedule.keys > 77)
     found, expected = execute(kernel, schedule, {}, UNIT)
     assert relative_error(found["out"], expected["out"]) < TOLERANCES["f16"]
+
+
+@pytest.mark.parametrize("tokens, keys, depth, apart, few, read", [
+    (64, 70, 32, 0, False, True), (65, 70, 32, 0, False, False), (64, 70, 40, 0, False, False),
+    (64, 70, 32, 3, False, False), (64, 70, 32, 0, True, False), (64, 90, 32, 0, False, False)])
+def test_whole_queries_that_are_held_are_read_where_they_are(
+        tokens: int, keys: int, depth: int, apart: int, few: bool, read: bool) -> None:
+    kernel = narrowed(attention(tokens, keys, 2, depth, apart=apart), "f16")
+    limits = replace(UNIT, registers=128) if few else UNIT
+    schedule = GroupMatrixAttention(2, 1, 80, "16x16x16", 32, across=1, held=True)
+    (program,) = lower(kernel, schedule, limits).steps
+    assert read is any(isinstance(each, MatrixLoad) and each.buffer == "q"
+                       for each in expressions(program.body))
+    found, expected = execute(kernel, schedule, {}, limits)
+    assert relative_error(found["out"], expected["out"]) < TOLERANCES["f16"]
+
+
+def test_who_brings_a_vector_is_asked_once_for_several() -> None:
+    """128 invocations bring 6 rows of 20 vectors of keys at a time, 64 rows in 11 turns, and 12
+    rows of 40 blocks of values in 6: 8 invocations bring nothing."""
+    kernel = narrowed(attention(64, 64, 1, 160), "f16")
+    schedule = GroupMatrixAttention(4, 1, 64, "16x16x16", 32, across=4, held=True)
+    (program,) = lower(kernel, schedule, replace(UNIT, shared_bytes=64 << 10)).steps
+    loads: list[set[str]] = []
+    for each in statements(program.body):
+        if isinstance(each, Branch):
+            loads.append({store.buffer for store in statements(each.then)
+                          if isinstance(store, Store)})
+    assert sum(any(name.startswith("key") for name in names) for names in loads) == 3 + 1
+    assert sum(any(name.startswith("value") for name in names) for names in loads) == 2 + 1
 
 
 def test_one_tile_is_loaded_once() -> None:

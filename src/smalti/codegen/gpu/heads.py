@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Generic, TypeVar
 
 from smalti.codegen.gpu.builder import Builder
@@ -21,6 +22,7 @@ from smalti.codegen.gpu.form import (
     number,
     op,
     select,
+    spread,
     vector,
 )
 from smalti.codegen.gpu.lowered import bind
@@ -35,6 +37,9 @@ BOTTOM = LOWEST * LOG2_E
 """What the top of a row begins with: scores are to the base 2, so that weights are powers of it."""
 UNIT_MIN = 1e-6
 """The least factor of scores that is applied late: what is below all others stays finite."""
+TOGETHER = 4
+"""Vectors, or turned blocks of them, that are loaded before they are stored where only some
+invocations have one: so many wait for memory at a time, in 16 registers, or 32."""
 Schedule = TypeVar("Schedule", GroupAttention, GroupMatrixAttention, GroupLineAttention)
 
 
@@ -143,16 +148,30 @@ class Heads(Generic[Schedule]):
     def fill(self, array: Shared, stride: int, rows: range, columns: range,
              value: float = 0.0) -> None:
         """Put a value into some rows and columns of a shared array, which tiles leave alone; into
-        an array of words only 0."""
-        b, size, count = self.b, self.schedule.size, len(rows) * len(columns)
-        if not count:
+        an array of words only 0. What lies between whole rows is filled, too: then places follow
+        each other, and nobody divides by the length of a row."""
+        b, size = self.b, self.schedule.size
+        if not len(rows) * len(columns):
             return
-        filled = number(0, U32) if array.dtype == "u32" else number(value, F32)
-        with b.loop(-(-count // size), name="turn") as turn:
-            index = b.let(turn * size + b.invocation)
-            at = (index // len(columns) + rows.start) * stride
-            b.store(array, at + index % len(columns) + columns.start, filled,
-                    where=index < count if count % size else None)
+        if columns.start == 0:
+            rows, columns = range(1), range(rows.start * stride, rows.stop * stride)
+        lanes = array.lanes if not any(n % array.lanes for n in (
+            columns.start, len(columns), stride)) else 1
+        filled = spread(number(0, U32) if array.dtype == "u32" else number(value, F32), lanes)
+        across = len(columns) // lanes
+        turns, rest = divmod(len(rows) * across, size)
+
+        def store(turn: Expr | int, where: Expr | None = None) -> None:
+            index = b.let(b.invocation + turn * size)
+            row = 0 if len(rows) == 1 else b.let(index // across)
+            at = (row + rows.start) * stride + (index - row * across) * lanes + columns.start
+            b.store(array, at, filled, where=where)
+
+        if turns:
+            with b.loop(turns, name="turn") as turn:
+                store(turn)
+        if rest:
+            store(turns, b.let(b.invocation < rest))
 
     def allowed(self, score: Expr, queries: Sequence[Expr], keys: Sequence[Expr],
                 seen: Expr | None) -> Expr:
@@ -267,6 +286,7 @@ class TokenTile:
     def _spots(self, across: int, down: int) -> Iterator[TokenSpot]:
         """What an invocation brings of `down` rows of `across` vectors."""
         b, size = self.heads.b, self.heads.schedule.size
+        known: dict[int, Expr] = {}  # who brings something, where not all do
         if across >= size:
             for row in range(down):
                 for column in range(0, across, size):
@@ -276,8 +296,9 @@ class TokenTile:
         step = size // across
         for row in range(0, down, step):
             few = min(step, down - row) * across
-            mine = b.let(b.invocation < few) if few < size else None
-            yield self._spot(row * self.each, 0, mine, row > 0 and few < step * across)
+            if few < size and few not in known:
+                known[few] = b.let(b.invocation < few)
+            yield self._spot(row * self.each, 0, known.get(few), row > 0 and few < step * across)
 
     def _spot(self, row: int, column: int, where: Expr | None, beyond: bool) -> TokenSpot:
         """A spot; `beyond`: those who bring nothing would read behind the tile."""
@@ -294,14 +315,34 @@ class TokenTile:
         return [[b.let(value) for value in values] for values in self._loads(first, channel)]
 
     def put(self, fetched: Sequence[Sequence[Expr]]) -> None:
-        """Store what was fetched."""
-        for spot, values in zip(self.spots, fetched, strict=True):
-            self._store(spot, values)
+        """Store what was fetched: those that the same invocations have in one branch."""
+        for where, group in groupby(zip(self.spots, fetched, strict=True),
+                                    lambda each: each[0].where):
+            self._store_where(where, list(group))
 
     def bring(self, first: Expr, channel: Expr | int = 0) -> None:
-        """Load and store, vector by vector."""
-        for spot, values in zip(self.spots, self._loads(first, channel), strict=True):
-            self._store(spot, [self.heads.b.let(value) for value in values])
+        """Load and store: vector by vector, or, where not all invocations have one, as many at a
+        time as have a branch together. Drivers move loads into the branch where they are used, and
+        do not look for the next before it ends: branch by branch waits for memory."""
+        together = 1 if self.heads.few_registers else TOGETHER
+        loaded = zip(self.spots, self._loads(first, channel), strict=True)
+        for where, group in groupby(loaded, lambda each: each[0].where):
+            waiting: list[tuple[TokenSpot, list[Expr]]] = []
+            for spot, values in group:
+                waiting.append((spot, [self.heads.b.let(value) for value in values]))
+                if where is None or len(waiting) == together:
+                    self._store_where(where, waiting)
+                    waiting = []
+            self._store_where(where, waiting)
+
+    def _store_where(self, where: Expr | None,
+                     pairs: Sequence[tuple[TokenSpot, Sequence[Expr]]]) -> None:
+        """Store what was loaded for some spots that the same invocations have."""
+        if not pairs:
+            return
+        with nullcontext() if where is None else self.heads.b.branch(where):
+            for spot, values in pairs:
+                self._store(spot, values)
 
     def _loads(self, first: Expr, channel: Expr | int) -> Iterator[list[Expr]]:
         b, (token, along) = self.heads.b, self.step
@@ -340,16 +381,16 @@ class TokenTile:
         return self.reach + row >= seen
 
     def _store(self, spot: TokenSpot, values: Sequence[Expr]) -> None:
+        """Store what was loaded for a spot, by those who have it."""
         b = self.heads.b
         if not self.by_columns:
             at = self.target + (spot.row * self.stride + spot.column) // self.halves
-            b.store(self.array, at, values[0], where=spot.where)
+            b.store(self.array, at, values[0])
             return
-        with nullcontext() if spot.where is None else b.branch(spot.where):
-            for lane in range(self.lanes):
-                turned = vector(*[v.lane(lane) if self.lanes > 1 else v for v in values])
-                at = self.target + ((spot.column + lane) * self.stride + spot.row)
-                b.store(self.array, at, turned)
+        for lane in range(self.lanes):
+            turned = vector(*[v.lane(lane) if self.lanes > 1 else v for v in values])
+            at = self.target + ((spot.column + lane) * self.stride + spot.row)
+            b.store(self.array, at, turned)
 
 
 class Ahead:

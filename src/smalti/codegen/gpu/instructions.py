@@ -61,6 +61,14 @@ def _dot_i8(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return total
 
 
+def _low_halves(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return x & np.uint32(0xFFFF) | y << np.uint32(16)
+
+
+def _high_halves(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return x >> np.uint32(16) | y & np.uint32(0xFFFF0000)
+
+
 INSTRUCTIONS = {
     "add": Instruction(2, ARITHMETIC, np.add),
     "sub": Instruction(2, ARITHMETIC, np.subtract),
@@ -89,6 +97,8 @@ INSTRUCTIONS = {
     "dot_i8": Instruction(2, ("u32",), _dot_i8),        # of words of four bytes with a sign: an i32
     "shift_left": Instruction(2, INTEGERS, np.left_shift),
     "shift_right": Instruction(2, INTEGERS, np.right_shift),  # of i32 it keeps the sign
+    "low_halves": Instruction(2, ("u32",), _low_halves),      # the lower 16 bits of x, then of y
+    "high_halves": Instruction(2, ("u32",), _high_halves),    # the upper ones
     "equal": Instruction(2, (*ARITHMETIC, "bool"), np.equal, asks=True),
     "not_equal": Instruction(2, (*ARITHMETIC, "bool"), np.not_equal, asks=True),
     "less": Instruction(2, ARITHMETIC, np.less, asks=True),

@@ -398,7 +398,7 @@ class KeyWords(TokenTile):
         b, at = self.heads.b, self.target + (spot.column // 2 * self.stride + spot.row)
         for word in range(WIDE // 2):
             b.store(self.array, at + word * self.stride,
-                    b.let(vector(*(value.lane(word) for value in values))), where=spot.where)
+                    b.let(vector(*(value.lane(word) for value in values))))
 
 
 class ValueWords(TokenTile):
@@ -412,7 +412,6 @@ class ValueWords(TokenTile):
         words: list[Expr] = []  # of the halves of two keys each, channel by channel
         for n in range(WIDE // 2):
             one, other = (value.lane(n) for value in values)
-            words += [(one & 0xFFFF) | (other << 16), (one >> 16) | (other & 0xFFFF0000)]
+            words += [op("low_halves", one, other), op("high_halves", one, other)]
         for first in range(0, WIDE, VECTOR):
-            b.store(self.array, at + first, b.let(vector(*words[first:first + VECTOR])),
-                    where=spot.where)
+            b.store(self.array, at + first, b.let(vector(*words[first:first + VECTOR])))

@@ -39,17 +39,21 @@ from smalti.codegen.gpu.form import (
     spread,
     vector,
 )
-from smalti.codegen.gpu.heads import BOTTOM, VECTOR, Ahead, TokenTile
+from smalti.codegen.gpu.heads import BOTTOM, VECTOR, WIDE, Ahead, TokenTile, wide
 from smalti.codegen.gpu.staged_heads import SLACK, StagedHeads, fold
 from smalti.codegen.gpu.types import Matrix
 from smalti.kernel.build import TOTAL_MIN
-from smalti.kernel.form import Kernel
+from smalti.kernel.form import Buffer, Kernel
 from smalti.schedule.group import GroupLimits, GroupMatrixAttention
 
 KEPT = 16
 """Scores of a row that an invocation keeps in registers: of more, it reads them twice."""
 KEPT_ONCE = 40
 """The same where all keys are in one tile: there are no sums yet."""
+WRITTEN_OUT = 2
+"""Turns of a loop that writes results which are written out, at most, so that where each of them
+goes is a constant away from where the first does. Four turns of heads of 512 channels cost AMD's
+compiler 22 moves in the loop before, whose registers are all taken."""
 
 
 def matrix_attention(kernel: Kernel, schedule: GroupMatrixAttention,
@@ -135,11 +139,32 @@ class _MatrixAttention(StagedHeads[GroupMatrixAttention]):
         """Where the rows of one of a subgroup's blocks begin."""
         return (self.block + block * self.a.rows) * stride
 
+    def at_once(self, buffer: Buffer) -> int:
+        return WIDE if buffer.name == "q" and self.reads_queries else super().at_once(buffer)
+
+    @property
+    def reads_queries(self) -> bool:
+        """Whether queries that are held are read as matrices where they are: all of these are
+        whole, and their rows begin at multiples of 16 bytes. That is a shorter way to the first
+        product, which counts where all keys are in one tile; AMD's compiler makes two moves more of
+        a loop that follows. Where registers are few, drivers read matrices word by word."""
+        buffer, s = self.kernel.buffer("q"), self.schedule
+        return s.held and self.keys <= s.keys and not (
+            self.few_registers or self.ragged or self.depth % s.shape[2]) and (
+            buffer.dtype == s.dtype and wide(buffer, WIDE))
+
     def queries_held(self) -> list[list[Expr]]:
-        """The queries of each block as matrices along the channels, by way of the weights' memory:
-        so many channels at a time as a tile has keys. Where registers are few, rows lie closer than
-        those of weights: else compilers would keep the addresses for these, in 40 registers."""
+        """The queries of each block as matrices along the channels: from where they are, or by way
+        of the weights' memory, so many channels at a time as a tile has keys. Where registers are
+        few, rows lie closer than those of weights: else compilers would keep the addresses for
+        these, in 40 registers."""
         b, s = self.b, self.schedule
+        if self.reads_queries:
+            step = self.kernel.buffer("q").strides[1]
+            at = self.place("q", b.let(self.first + self.block), 0)
+            return [[b.let(b.matrix(self.bound["q"], at + (block * self.a.rows * step + k), step,
+                                    self.a)) for k in range(0, self.depth, self.a.columns)]
+                    for block in range(s.blocks)]
         found: list[list[Expr]] = [[] for _ in range(s.blocks)]
         stride = s.keys if self.few_registers else s.stride(s.keys)
         for channel in range(0, self.key_width, s.keys):
@@ -399,14 +424,33 @@ class _MatrixAttention(StagedHeads[GroupMatrixAttention]):
                 at = self.width // self.own * columns + self.width % self.own - counter
                 share = self.share_of(b.load(self.arrays["score"],
                                              self.row * s.score_stride + at))
-            with self.sharing(), b.loop(s.across * columns // (VECTOR * s.share),
-                                        name="turn") as turn:
-                place = b.let((turn * s.share + self.part) * VECTOR)
-                value = b.load(self.arrays["score"], self.row * s.score_stride + place, VECTOR)
-                owner = place // columns * self.own if s.across > 1 else number(0, U32)
-                channel = owner + place % columns if s.across > 1 else place
-                self.write(self.query, b.let(channel + start * s.across + first),
-                           b.let(value * share), self.value_width > self.width, None)
+            turns = s.across * columns // (VECTOR * s.share)
+            with self.sharing():
+                if turns <= WRITTEN_OUT:
+                    for n in range(turns):
+                        self.write_turn(n, columns, start * s.across + first, share)
+                else:
+                    with b.loop(turns, name="turn") as turn:
+                        self.write_turn(turn, columns, start * s.across + first, share)
+
+    def write_turn(self, turn: Expr | int, columns: int, first: int, share: Expr) -> None:
+        """Write what invocations have in a turn of so many `columns` of each subgroup, from channel
+        `first` on of the first of them."""
+        b, s = self.b, self.schedule
+        step, part = VECTOR * s.share, self.part * VECTOR
+        place = b.let(part + turn * step)
+        value = b.load(self.arrays["score"], self.row * s.score_stride + place, VECTOR)
+        ragged = self.value_width > self.width
+        if s.across == 1 or step % columns and columns % step:
+            channel = place // columns * self.own + place % columns if s.across > 1 else place
+        else:  # it is the sum of what the turn says and what the invocation's part does
+            channel = b.let(part // columns * self.own + part % columns) + (
+                turn * step // columns * self.own + turn * step % columns)
+            if isinstance(turn, int):
+                last = max(n // columns * self.own + n % columns for n in range(0, step, VECTOR))
+                last += turn * step // columns * self.own + turn * step % columns
+                ragged = first + last + VECTOR > self.width
+        self.write(self.query, b.let(channel + first), b.let(value * share), ragged, None)
 
     def share_of(self, total: Expr) -> Expr:
         """What a row's sums are multiplied by whose weights come to `total`, in each lane."""

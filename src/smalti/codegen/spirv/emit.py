@@ -93,6 +93,7 @@ class Emitter:
         self._special = {
             "convert": self._convert, "vector": self._vector, "component": self._component,
             "select": self._select, DOT: self._dot, "of_column": self._of_column,
+            "low_halves": self._halves, "high_halves": self._halves,
             "with_columns": self._with_lines, "with_words": self._with_lines,
             **dict.fromkeys(WIDENING, self._widen),
             **dict.fromkeys(NARROWING, self._narrow), **dict.fromkeys(REDUCTIONS, self._reduction),
@@ -186,6 +187,16 @@ class Emitter:
         a = self.assembler
         return condition if type.lanes == 1 else a.op(
             "CompositeConstruct", a.type(VectorType("bool", type.lanes)), *[condition] * type.lanes)
+
+    def _halves(self, expr: Op) -> int:
+        """Halves of two words in one, by an instruction that most devices have."""
+        a, kind, half = self.assembler, self.assembler.type(expr.type), self.assembler.number(16)
+        one, other = (self.value(argument) for argument in expr.arguments)
+        if expr.instruction == "low_halves":
+            return a.op("BitFieldInsert", kind, one, other, half, half)
+        lanes = a.constant(16, vector_type(expr.type))
+        upper = a.op("ShiftRightLogical", kind, one, lanes)
+        return a.op("BitFieldInsert", kind, other, upper, a.number(0), half)
 
     def _convert(self, expr: Op) -> int:
         a, (argument,) = self.assembler, expr.arguments

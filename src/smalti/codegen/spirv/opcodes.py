@@ -93,6 +93,7 @@ OPCODES = {
     "BitwiseAnd": (199, "trii"),
     "Not": (200, "tri"),
     "BitFieldSExtract": (202, "triii"),
+    "BitFieldInsert": (201, "triiii"),
     "BitFieldUExtract": (203, "triii"),
     "ControlBarrier": (224, "iii"),
     "Phi": (245, "tri*"),

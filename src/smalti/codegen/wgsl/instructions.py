@@ -25,6 +25,8 @@ TEMPLATES = {
     "log": "log({})", "and": "({} & {})", "or": "({} | {})", "xor": "({} ^ {})", "not": "(~{})",
     "shift_left": "({} << ({amount}({}) & {amount}(31u)))",
     "shift_right": "({} >> ({amount}({}) & {amount}(31u)))",
+    "low_halves": "insertBits({}, {}, 16u, 16u)",
+    "high_halves": "insertBits({1}, {0} >> {amount}(16u), 0u, 16u)",
     "equal": "({} == {})", "not_equal": "({} != {})", "less": "({} < {})",
     "less_equal": "({} <= {})", "greater": "({} > {})", "greater_equal": "({} >= {})",
     "select": "select({2}, {1}, {0})", "convert": "{result}({})", "bits": "bitcast<{result}>({})",
