@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from colour import shift_hue
 from composed import Composer, composed_words, drawn_items, forms, names_of
 from heldout import held_scenes
 from pictures import Pictures
-from presets import BACKGROUNDS, CLOSINGS, HUES, LATENT_SCALE, STYLE_WORDS
+from presets import BACKGROUNDS, CLOSINGS, HUES, STYLE_WORDS
 from scene import Art, place
 from shortlist import Entry, caption_of, pictures_of, read_list
 
@@ -131,8 +131,8 @@ def encoded(items: Iterable[Drawn], encoder, batch_size: int = 64) -> Iterator[E
 
 
 def assemble(pictures: Pictures, items: Iterable[Encoded], vocabulary: list[int],
-             whiten: bool) -> dict:
-    """Put the bank together; latents are brought to unit variance.
+             whitening: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> dict:
+    """Put the bank together; latents are shifted and divided by what `whitening` says of them.
 
     The captions of item k are the rows of tokens from `first[k]` to `first[k + 1]`.
     """
@@ -144,9 +144,7 @@ def assemble(pictures: Pictures, items: Iterable[Encoded], vocabulary: list[int]
         first.append(len(tokens))
         weights.append(weight)
     latent = torch.stack(latents).float()
-    mean, std = latent.mean((0, 2, 3)), latent.std((0, 2, 3))
-    if not whiten:
-        mean, std = torch.zeros(4), torch.full((4,), 1 / LATENT_SCALE)
+    mean, std = whitening(latent)
     latent = (latent - mean[:, None, None]) / std[:, None, None]
     return dict(z=latent.half(), tok=torch.tensor(np.array(tokens, np.int16)),
                 first=torch.tensor(first), w=torch.tensor(weights), mean=mean, std=std,
@@ -167,7 +165,7 @@ def listed_items(run, entries: list[Entry]) -> Iterator[Drawn]:
 def composer_of(run, entries: list[Entry]) -> Composer:
     """What makes the scenes of a run."""
     return Composer(Art(run.pictures(), entries, run.preset["px"]), entries,
-                    regular=run.preset["regular"])
+                    regular=run.preset["regular"], centred=run.preset["centred"])
 
 
 def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:
@@ -229,7 +227,7 @@ def make_bank(run) -> dict:
         vocabulary = pictures.vocabulary()
     if run.start:
         vocabulary = sorted({*vocabulary, *run.start.tokens})
-    bank = assemble(pictures, items, vocabulary, whiten=run.start is None)
+    bank = assemble(pictures, items, vocabulary, run.whitening)
     bank["like"] = like
     if composing:
         bank["held"] = held_scenes(composer_of(run, entries), pictures, bank, encoder)

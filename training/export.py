@@ -28,9 +28,10 @@ def fold_whitening(tensors: dict[str, torch.Tensor], mean: torch.Tensor,
     """
     scale = std * LATENT_SCALE
     weight, bias = (tensors[f"{VAE}quant_conv.{part}"].clone() for part in ("weight", "bias"))
-    weight[:4] /= scale[:, None, None, None]
-    bias[:4] = (bias[:4] - mean) / scale
-    bias[4:] -= 2 * scale.log()
+    count = len(scale)
+    weight[:count] /= scale[:, None, None, None]
+    bias[:count] = (bias[:count] - mean) / scale
+    bias[count:] -= 2 * scale.log()
     tensors[f"{VAE}quant_conv.weight"], tensors[f"{VAE}quant_conv.bias"] = weight, bias
     weight = tensors[f"{VAE}post_quant_conv.weight"]
     shift = weight[:, :, 0, 0] @ mean
@@ -51,14 +52,14 @@ def description(run, vocabulary: list[int], state: dict, use: dict) -> dict:
         prediction_type="v_prediction" if options.pred == "v" else "epsilon",
         scheduler=dict(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012,
                        num_train_timesteps=TRAIN_STEPS, steps_offset=1),
-        unet=dict(in_channels=4, out_channels=4, model_channels=unet["ch"][0],
+        unet=dict(in_channels=vae["z"], out_channels=vae["z"], model_channels=unet["ch"][0],
                   block_out_channels=list(unet["ch"]), num_res_blocks=unet["lpb"],
                   attention=[bool(attends) for attends in unet["attn"]],
                   num_heads=unet["heads"], transformer_depth=1, context_dim=text["width"],
                   norm_num_groups=unet["groups"], norm_eps=1e-5,
                   use_linear_in_transformer=False),
         vae=dict(ch=vae["ch"][0], block_out_channels=list(vae["ch"]),
-                 num_res_blocks=vae["lpb"], z_channels=4, norm_num_groups=vae["groups"],
+                 num_res_blocks=vae["lpb"], z_channels=vae["z"], norm_num_groups=vae["groups"],
                  norm_eps=1e-6, scaling_factor=LATENT_SCALE, downsample=8),
         text=dict(vocab_size=CLIP_TOKENS, hidden_size=text["width"],
                   intermediate_size=4 * text["width"], num_hidden_layers=text["layers"],

@@ -22,7 +22,7 @@ HELD_SEED = 4_000_037
 
 def held_scenes(composer, pictures: Pictures, bank: dict,
                 encoder: Callable[[list[torch.Tensor]], torch.Tensor]) -> dict:
-    """Scenes of each kind as a bank has its own: latents [n, 4, h, w] and tokens [n, 77]."""
+    """Scenes of each kind as a bank has its own: latents [n, c, h, w] and tokens [n, 77]."""
     rng, number = random.Random(HELD_SEED), {
         token: index + 1 for index, token in enumerate(bank["vocab"])}
     found: dict[str, list] = {kind: [] for kind in HELD_KINDS}

@@ -1,8 +1,8 @@
-"""Layers of a denoiser that train faster on processor cores than PyTorch's: 3x3 convolutions by
-Winograd's method, 1x1 ones as matrix products, group norm and SiLU in one go, gates, attention.
+"""Layers that train faster on processor cores than PyTorch's: 3x3 convolutions by Winograd's
+method, 1x1 ones as matrix products, group norm and SiLU in one go, gates, attention.
 
-`quicken` puts them in the place of a UNet's layers, `quicken_convolutions` the first ones into any
-model. They have the same parameters under the same
+`quicken` puts them in the place of a UNet's layers, `quicken_autoencoder` of an autoencoder's,
+`quicken_convolutions` the first ones into any model. They have the same parameters under the same
 names; what they compute differs by rounding. `kernels.cpp` is compiled when it is first needed.
 """
 
@@ -248,15 +248,10 @@ def quicken(unet: nn.Module) -> bool:
     """Put these layers into a UNet of diffusers; False where there is no compiler for them."""
     from diffusers.models.activations import GEGLU
     from diffusers.models.attention_processor import Attention as Layer
-    from diffusers.models.resnet import ResnetBlock2D
 
     if library() is None:
         return False
-    for block in [each for each in unet.modules() if isinstance(each, ResnetBlock2D)]:
-        block.norm1, block.norm2 = Norm(block.norm1, silu=True), Norm(block.norm2, silu=True)
-        block.time_emb_proj = LinearOfSilu(block.time_emb_proj)
-        block.nonlinearity = nn.Identity()
-    unet.conv_norm_out, unet.conv_act = Norm(unet.conv_norm_out, silu=True), nn.Identity()
+    _quicken_blocks(unet, [unet])
     quicken_convolutions(unet)
     for module in list(unet.modules()):
         if isinstance(module, Layer) and module.inner_dim // module.heads in Attention.HEAD_SIZES:
@@ -269,3 +264,31 @@ def quicken(unet: nn.Module) -> bool:
             elif Point.takes(child):
                 setattr(module, name, Point(child))
     return True
+
+
+def quicken_autoencoder(vae: nn.Module) -> bool:
+    """Put these layers into an autoencoder of diffusers; False where there is no compiler for
+    them. The attention in its middle stays PyTorch's: it has one head as wide as the layer."""
+    if library() is None:
+        return False
+    _quicken_blocks(vae, [vae.encoder, vae.decoder])
+    quicken_convolutions(vae)
+    for module in list(vae.modules()):
+        for name, child in list(module.named_children()):
+            if Point.takes(child):
+                setattr(module, name, Point(child))
+    return True
+
+
+def _quicken_blocks(model: nn.Module, ends: list[nn.Module]) -> None:
+    """Put norms with SiLU into a model's residual blocks, and in front of the last layer of the
+    parts `ends`."""
+    from diffusers.models.resnet import ResnetBlock2D
+
+    for block in [each for each in model.modules() if isinstance(each, ResnetBlock2D)]:
+        block.norm1, block.norm2 = Norm(block.norm1, silu=True), Norm(block.norm2, silu=True)
+        if block.time_emb_proj is not None:
+            block.time_emb_proj = LinearOfSilu(block.time_emb_proj)
+        block.nonlinearity = nn.Identity()
+    for end in ends:
+        end.conv_norm_out, end.conv_act = Norm(end.conv_norm_out, silu=True), nn.Identity()

@@ -120,7 +120,7 @@ def preset_of(config: dict) -> dict:
     return dict(
         px=config["default"]["width"],
         vae=dict(ch=vae["block_out_channels"], lpb=vae["num_res_blocks"],
-                 groups=vae["norm_num_groups"]),
+                 groups=vae["norm_num_groups"], z=vae["z_channels"]),
         unet=dict(ch=unet["block_out_channels"], lpb=unet["num_res_blocks"],
                   attn=unet["attention"], heads=unet["num_heads"],
                   groups=unet["norm_num_groups"]),

@@ -9,13 +9,13 @@ from presets import CONTEXT, LATENT_SCALE, TRAIN_STEPS
 
 
 def make_vae(preset: dict) -> torch.nn.Module:
-    """The autoencoder: KL, eight times smaller, four channels."""
+    """The autoencoder: KL, eight times smaller."""
     from diffusers import AutoencoderKL
 
     size = preset["vae"]
     levels = len(size["ch"])
     return AutoencoderKL(
-        in_channels=3, out_channels=3, latent_channels=4,
+        in_channels=3, out_channels=3, latent_channels=size["z"],
         down_block_types=("DownEncoderBlock2D",) * levels,
         up_block_types=("UpDecoderBlock2D",) * levels,
         block_out_channels=tuple(size["ch"]), layers_per_block=size["lpb"],
@@ -31,12 +31,12 @@ def make_unet(preset: dict) -> torch.nn.Module:
     """The denoiser: a UNet that attends to the words on the levels that `attn` names."""
     from diffusers import UNet2DConditionModel
 
-    size = preset["unet"]
+    size, latent = preset["unet"], preset["vae"]["z"]
     down = ["CrossAttnDownBlock2D" if attends else "DownBlock2D" for attends in size["attn"]]
     rise = ["CrossAttnUpBlock2D" if attends else "UpBlock2D"
             for attends in reversed(size["attn"])]
     return UNet2DConditionModel(
-        sample_size=preset["px"] // 8, in_channels=4, out_channels=4,
+        sample_size=preset["px"] // 8, in_channels=latent, out_channels=latent,
         down_block_types=tuple(down), up_block_types=tuple(rise),
         block_out_channels=tuple(size["ch"]), layers_per_block=size["lpb"],
         cross_attention_dim=preset["text"]["width"], norm_num_groups=size["groups"],
@@ -104,10 +104,10 @@ class CaptionHead(torch.nn.Module):
 
     GRID = 4
 
-    def __init__(self, width: int, side: int):
+    def __init__(self, width: int, side: int, channels: int):
         super().__init__()
         nn = torch.nn
-        self.patch = side // self.GRID
+        self.patch, self.channels = side // self.GRID, channels
         self.query = nn.Parameter(torch.randn(self.GRID ** 2, width) * 0.5)
         self.attend = nn.ModuleList(
             [nn.MultiheadAttention(width, 4, batch_first=True) for _ in range(2)])
@@ -115,7 +115,7 @@ class CaptionHead(torch.nn.Module):
         self.think = nn.ModuleList([
             nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
             for _ in range(2)])
-        self.out = nn.Linear(width, 4 * self.patch ** 2)
+        self.out = nn.Linear(width, channels * self.patch ** 2)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         state = self.query[None].expand(len(words), -1, -1)
@@ -123,9 +123,10 @@ class CaptionHead(torch.nn.Module):
             query = self.norm[2 * layer](state)
             state = state + self.attend[layer](query, words, words, need_weights=False)[0]
             state = state + self.think[layer](self.norm[2 * layer + 1](state))
-        grid, patch = self.GRID, self.patch
-        tiles = self.out(state).view(len(words), grid, grid, 4, patch, patch)
-        return tiles.permute(0, 3, 1, 4, 2, 5).reshape(len(words), 4, grid * patch, grid * patch)
+        grid, patch, channels = self.GRID, self.patch, self.channels
+        tiles = self.out(state).view(len(words), grid, grid, channels, patch, patch)
+        return tiles.permute(0, 3, 1, 4, 2, 5).reshape(
+            len(words), channels, grid * patch, grid * patch)
 
 
 def reorder(optimiser: torch.optim.Optimizer) -> None:

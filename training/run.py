@@ -6,6 +6,7 @@ import argparse
 import json
 import random
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ from kernels import quicken
 from layout import TOKEN_TABLE, from_single_file, preset_of, read_file, trained_tokens
 from models import decoding, make_text, make_unet, make_vae, multiplies_bfloat16
 from pictures import Pictures
-from presets import PRESETS
+from presets import LATENT_SCALE, PRESETS
+from wider import FINE, wider_unet, wider_vae
 
 ASSETS = Path(__file__).resolve().parents[1] / "src" / "smalti" / "assets"
 
@@ -69,8 +71,16 @@ class Run:
     def __init__(self, options: argparse.Namespace):
         self.options, self.preset = options, changed_preset(options)
         self.start = Start.read(Path(options.start)) if options.start else None
+        self.before: dict | None = None
         if self.start:
             self.preset.update(preset_of(self.start.config))
+        channels = self.preset["vae"]["z"]
+        if options.latents and options.latents != channels:
+            if self.start and options.latents < channels:
+                raise SystemExit(f"--latents {options.latents}: {options.start} has {channels} "
+                                 f"channels of latents, and none can be taken away")
+            self.before = dict(self.preset) if self.start else None
+            self.preset["vae"] = {**self.preset["vae"], "z": options.latents}
         self.out, self.device = Path(options.out), torch.device(options.device)
         self.began, self._pictures, self.asked_to_end = time.time(), None, False
         for folder in ("state", "samples"):
@@ -158,32 +168,48 @@ class Run:
         return torch.load(path, map_location="cpu", weights_only=False) if path.exists() else None
 
     def started_vae(self) -> torch.nn.Module:
-        """The autoencoder of the file that the run goes on from."""
+        """The autoencoder of the file that the run goes on from, with the channels of the run."""
+        if self.before:
+            return wider_vae(self.preset, self.start.tensors, self.before)
         return from_single_file(make_vae(self.preset), "vae", self.preset, self.start.tensors)
 
     def final_vae(self) -> torch.nn.Module:
         """The finished autoencoder."""
         model = self.started_vae() if self.start else make_vae(self.preset)
-        state = self.load(DECODER_FILE if self.start else "vae.pt")
-        if state:
-            trained = decoding(model) if self.start else [model]
+        for file, trained in (("vae.pt", [model]), (DECODER_FILE, decoding(model))):
+            state = self.load(file)
             parameters = [each for part in trained for each in part.parameters()]
-            for parameter, mean in zip(parameters, state["mean"], strict=True):
+            for parameter, mean in zip(parameters, state["mean"], strict=True) if state else ():
                 parameter.data.copy_(mean)
         return self.put(model).eval()
 
     def fresh_unet(self) -> torch.nn.Module:
         """The denoiser at the beginning of its training."""
-        model = make_unet(self.preset)
-        if self.start:
-            from_single_file(model, "unet", self.preset, self.start.tensors)
-        return self.quickened(self.put(model))
+        if self.before:
+            model = wider_unet(self.preset, self.start.tensors, self.before)
+        else:
+            model = make_unet(self.preset)
+            if self.start:
+                from_single_file(model, "unet", self.preset, self.start.tensors)
+        return self.quickened(self.put(model), quicken)
 
-    def quickened(self, unet: torch.nn.Module) -> torch.nn.Module:
-        """A denoiser with faster layers, where it trains on processor cores in float32."""
+    def quickened(self, model: torch.nn.Module, quicken: Callable[[torch.nn.Module], bool]
+                  ) -> torch.nn.Module:
+        """A model with faster layers, which `quicken` puts in, where it trains on processor cores
+        in float32."""
         if self.device.type == "cpu" and self.amp == "none" and self.options.kernels:
-            self.log(event="kernels", compiled=quicken(unet))
-        return unet.eval()  # it has no dropout; diffusers reorders its memory while it trains
+            self.log(event="kernels", compiled=quicken(model))
+        return model.eval()  # it has no dropout; diffusers reorders its memory while it trains
+
+    def whitening(self, latent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What latents [n, c, h, w] are shifted and divided by, [c] each, so that the denoiser
+        reads them with unit variance: those of a file that the run goes on from have it."""
+        mean, std = latent.mean((0, 2, 3)), latent.std((0, 2, 3))
+        if self.start:
+            known = (self.before or self.preset)["vae"]["z"]
+            mean[:known], std[:known] = 0.0, 1 / LATENT_SCALE
+            std[known:] /= FINE
+        return mean, std
 
     def fresh_text(self, vocabulary: list[int], like: dict[int, int]) -> torch.nn.Module:
         """The text encoder at the beginning of its training; see `Start.words`."""

@@ -50,7 +50,8 @@ def sample(run, unet: torch.nn.Module, text: torch.nn.Module, bank: dict, path: 
             for prompt in [""] * count + prompts]
     words = text(input_ids=torch.tensor(rows, device=run.device)).last_hidden_state
     state = torch.stack([
-        torch.randn(4, side, side, generator=torch.Generator().manual_seed(options.seed + index))
+        torch.randn(run.preset["vae"]["z"], side, side,
+                    generator=torch.Generator().manual_seed(options.seed + index))
         for index in range(count)]).to(run.device)
     shares = signal_shares().to(run.device)
     times = torch.linspace(TRAIN_STEPS - 1, 0, options.steps + 1).round().long().tolist()

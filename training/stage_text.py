@@ -27,7 +27,8 @@ def pretrain_text(run, bank: dict) -> bool:
     """Train the text encoder for the stage's minutes (True) or until the process has to stop."""
     preset, batches = run.preset, Batches(bank, run.device)
     text = run.fresh_text(bank["vocab"], bank["like"])
-    head = CaptionHead(preset["text"]["width"], preset["px"] // 8).to(run.device)
+    head = CaptionHead(preset["text"]["width"], preset["px"] // 8, preset["vae"]["z"])
+    head = head.to(run.device)
     text_lr = CONTINUED_TEXT_LR if run.start else TEXT_LR
     optimiser = torch.optim.AdamW(
         [dict(params=list(text.parameters()), peak=text_lr, waits=bool(run.start)),

@@ -1,4 +1,5 @@
-"""First stage: the autoencoder; or, of finished weights, its decoder alone."""
+"""First stage: the autoencoder, new or with more channels for the latents of finished weights; or
+the decoder of finished weights alone."""
 
 from __future__ import annotations
 
@@ -7,11 +8,14 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from models import RunningMean, decoding, make_vae
+from kernels import quicken_autoencoder
+from layout import from_single_file
+from models import RunningMean, decoding, make_vae, reorder
 from pictures import held_out
 from run import DECODER_FILE, StageClock
 from sampling import grid
 from shortlist import SHORT_LIST, read_list
+from wider import divergence, held_loss, without_details
 
 
 def gradients(image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -23,13 +27,19 @@ class VaeStage:
     """Trains on crops first, on whole pictures in the last two fifths of the time.
 
     With `decoder_alone` the encoder of finished weights stays as it is, and so do the latents, so
-    that every denoiser for them draws with the new decoder.
+    that every denoiser for them draws with the new decoder. Where the run has more channels of
+    latents than the weights that it goes on from, the first ones are held where they were.
     """
 
     def __init__(self, run, decoder_alone: bool = False):
         self.run, preset, self.decoder_alone = run, run.preset, decoder_alone
         self.pictures = run.pictures()
-        self.model = run.put(run.started_vae() if decoder_alone else make_vae(preset))
+        if decoder_alone:
+            model = run.final_vae()
+        else:
+            model = run.started_vae() if run.start else make_vae(preset)
+        self.model = run.quickened(run.put(model), quicken_autoencoder)
+        self.first = None if decoder_alone else self.first_channels()
         self.core = run.compiled(self.model)
         self.file = DECODER_FILE if decoder_alone else "vae.pt"
         self.name = Path(self.file).stem
@@ -42,6 +52,7 @@ class VaeStage:
         if state:
             self.model.load_state_dict(state["model"])
             self.optimiser.load_state_dict(state["optimiser"])
+            reorder(self.optimiser)
             self.mean.values = [value.to(run.device) for value in state["mean"]]
             self.mean.count = self.step = state["step"]
             self.clock.spent = state["spent"]
@@ -52,6 +63,14 @@ class VaeStage:
             * (concept["label"] in known or not held_out(concept["label"]))
             for style, concept in zip(self.pictures.style, self.pictures.concept, strict=True)])
         self.random = torch.Generator().manual_seed(run.options.seed + self.step)
+
+    def first_channels(self) -> torch.nn.Module | None:
+        """The autoencoder whose channels are to stay, where there are such."""
+        run = self.run
+        if run.before is None:
+            return None
+        model = from_single_file(make_vae(run.before), "vae", run.before, run.start.tensors)
+        return run.quickened(run.put(model), quicken_autoencoder).requires_grad_(False)
 
     def batch(self, count: int, crop: int) -> torch.Tensor:
         """Pictures on white or on a random colour, mirrored at times, cut out."""
@@ -75,21 +94,30 @@ class VaeStage:
         with self.run.cast():
             with torch.set_grad_enabled(not self.decoder_alone):
                 latent = self.core.encode(image).latent_dist
-            decoded = self.model.decode(latent.sample()).sample.float()
+            drawn = latent.sample()
+            if self.first:
+                drawn = without_details(drawn, self.run.before["vae"]["z"], self.random)
+            decoded = self.model.decode(drawn).sample.float()
         mean, logvar = latent.mean.float(), latent.logvar.float()
-        divergence = 0.5 * (mean.pow(2) + logvar.exp() - 1 - logvar).mean()
+        apart = divergence(mean, logvar)
         error = decoded - image
         pixels = error.abs().mean()
         edges = sum(part.abs().mean() for part in gradients(error))
         coarse = sum(F.avg_pool2d(error, size).abs().mean() for size in (2, 4, 8)) / 3
-        loss = pixels + 0.5 * edges + 0.5 * coarse + self.run.options.kl * divergence
+        loss = pixels + 0.5 * edges + 0.5 * coarse
+        if self.first:
+            with torch.no_grad(), self.run.cast():
+                was = self.first.encode(image).latent_dist.mean.float()
+            loss = loss + held_loss(mean, logvar, was)
+        else:
+            loss = loss + self.run.options.kl * apart
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.mean.parameters(), 1.0)
         self.optimiser.step()
         self.mean.step()
         self.step += 1
-        return [pixels.item(), edges.item(), divergence.item()]
+        return [pixels.item(), edges.item(), apart.item()]
 
     def train(self) -> bool:
         """Train until the stage's time is used (True) or the process has to stop (False)."""
@@ -108,9 +136,9 @@ class VaeStage:
             clock.tick()
             every = run.options.log_every
             if self.step % every == 0:
-                pixels, edges, divergence = (round(total / every, 4) for total in sums)
+                pixels, edges, apart = (round(total / every, 4) for total in sums)
                 run.log(stage=self.name, step=self.step, spent=round(clock.spent), pixels=pixels,
-                        edges=edges, kl=divergence, crop=crop)
+                        edges=edges, kl=apart, crop=crop)
                 sums = [0.0] * 3
             if clock.saves():
                 self.save(done=False)

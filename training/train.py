@@ -54,6 +54,8 @@ def parse() -> argparse.Namespace:
     add("--decoder-minutes", type=float, default=0, help="of a finished file: the decoder alone")
     add("--few-minutes", type=float, default=0, help="a denoiser for few steps, without guidance")
     add("--start", default="", help="a single file to go on from; its autoencoder is kept")
+    add("--latents", type=int, default=0, help="channels of latents: what --start lacks of them "
+        "its autoencoder learns in --vae-minutes, then its denoiser; 0: as many as it has")
     add("--concepts", default="", help="a short list of pictures and words to train on")
     add("--focus", default="", help="a file of emoji labels: draw only these")
     add("--init-text", default="", help="a state/unet.pt to take the text encoder from")
@@ -108,7 +110,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: setattr(run, "asked_to_end", True))
     run.log(event="start", options=vars(options), torch=torch.__version__)
     wanted = set(STAGES[1:8]) if options.stage == "all" else {options.stage}
-    if "vae" in wanted and not run.start and not done(run, "vae.pt") \
+    if "vae" in wanted and (not run.start or run.before) and not done(run, "vae.pt") \
             and not VaeStage(run).train():
         return
     if wanted & {"bank", "text", "unet", "few"}:

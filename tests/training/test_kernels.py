@@ -186,3 +186,35 @@ def test_gradients_are_made_smaller_only_where_they_are_too_large() -> None:
         wanted = min(1.0, size)
         assert torch.allclose(gradients[0], torch.tensor([3.0, 0.0]) * wanted)
         assert torch.allclose(gradients[1], torch.tensor([[4.0]]) * wanted)
+
+
+def test_an_autoencoder_keeps_its_names_and_gives_the_same() -> None:
+    import torch
+    from kernels import Convolution, Norm, Point, quicken_autoencoder
+    from models import make_vae
+    from presets import PRESETS
+
+    torch.manual_seed(4)
+    plain = make_vae(PRESETS["smoke"]).eval()
+    fast = copy.deepcopy(plain)
+    assert quicken_autoencoder(fast)
+    assert {type(layer) for layer in fast.modules()} >= {Convolution, Norm, Point}
+    assert [name for name, _ in fast.named_parameters()] == [
+        name for name, _ in plain.named_parameters()]
+    image = torch.rand(2, 3, 32, 32)
+
+    class There(torch.nn.Module):
+        """There and back, without noise in between."""
+
+        def __init__(self, vae: torch.nn.Module) -> None:
+            super().__init__()
+            self.vae = vae
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.vae.decode(self.vae.encode(x).latent_dist.mean).sample
+
+    exact, found = results(There(plain.double()), image.double()), results(There(fast), image)
+    largest = max(float(each.abs().max()) for each in exact[2:])  # of all gradients
+    assert_close(found[:1], exact[:1])
+    assert all((a - b).abs().max() < 10 * CLOSE * largest
+               for a, b in zip(found[2:], exact[2:], strict=True))
