@@ -238,6 +238,35 @@ def products_in_words(rows: int, columns: int, depth: int, factors: str,
     return b.finish((1, 1, 1))
 
 
+def products_of_bytes(rows: int, columns: int, depth: int, subgroup: int = 32,
+                      by_columns: bool = True) -> GroupProgram:
+    """c = a b - 3 b + d in integers, where -3 is in all elements of a left factor: both factors,
+    and then the sums, take their turns in one array of words."""
+    b = Builder("bytes", subgroup, subgroup)
+    first, second, sums = rows * depth // 4, columns * depth // 4, rows * columns
+    a, w = (b.binding(name, "u32", extent, "read", 2) for name, extent in
+            (("a", first), ("b", second)))
+    c, d = b.binding("c", "i32", sums, "write"), b.binding("d", "i32", sums, "read")
+    lanes = 2 if depth < 16 else 4  # rows are of whole vectors
+    array = b.shared("array", "u32", max(first + second, sums), lanes)
+    for buffer, count, at in ((a, first, 0), (w, second, first)):
+        with b.loop(count // 2, b.invocation, subgroup) as i:
+            b.store(array, at + i * 2, b.load(buffer, i * 2, 2))
+    b.barrier()
+    left, right = Matrix("a", rows, depth, "i8"), Matrix("b", depth, columns, "i8")
+    factor = b.let(b.matrix(array, first, (depth if by_columns else columns) // 4, right,
+                            by_columns))
+    total = b.variable(0, type=Matrix("sum", rows, columns, "i32"))
+    for other in (b.let(b.matrix(array, 0, depth // 4, left)), Number(-3, left)):
+        b.set(total, op("matrix_multiply_add", other, factor, total))
+    b.barrier()
+    b.store_matrix(array, 0, columns, b.let(total + b.matrix(d, 0, columns, total.type)))
+    b.barrier()
+    with b.loop(sums, b.invocation, subgroup) as i:
+        b.store(c, i, b.load(array, i).bits("i32"))
+    return b.finish((1, 1, 1))
+
+
 def constants() -> GroupProgram:
     """Numbers that are easily taken for one another."""
     numbers = [0.0, -0.0, 1.0, float("nan"), float("inf"), -float("inf"), 1e39, 2**-149, 0.1]

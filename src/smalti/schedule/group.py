@@ -323,6 +323,9 @@ class GroupContraction:
     columns, depth) a subgroup of `subgroup` invocations does, in the matrix unit. `ways` sets of
     invocations share each chunk of the depth, and `split` work-groups the whole of it.
 
+    Products of integers have the `dtype` "i8": four of them are a word, in which rows and `pad` are
+    counted then.
+
     `ahead`: a chunk is loaded into registers while the one before is multiplied, and with two
     `buffers` it also has shared memory of its own. `direct`: each invocation, or subgroup, reads
     the weight where it is, which pays where few pixels use it; matrices `ahead` before their
@@ -351,6 +354,16 @@ class GroupContraction:
     def places(self) -> int:
         """Places along the depth of a chunk in shared memory: elements, or words of four bytes."""
         return self.tile_k // WORD_OF_BYTES if self.dtype == BYTES else self.tile_k
+
+    @property
+    def line_words(self) -> int:
+        """Words from one row of a factor of matrices to the next in shared memory."""
+        return self.places + self.pad if self.dtype == BYTES else (self.places + self.pad) // 2
+
+    @property
+    def sums(self) -> str:
+        """What sums are of."""
+        return "i32" if self.dtype == BYTES else "f32"
 
     @property
     def blocks(self) -> int:
@@ -404,8 +417,8 @@ class GroupContraction:
             raise IllegalSchedule("blocks, chunks of each way and pads are whole vectors of 4")
         if self.buffers == 2 and not self.ahead or self.buffers not in (1, 2):
             raise IllegalSchedule("a second buffer is for chunks that are loaded ahead")
-        if self.dtype == BYTES and (self.weights != BYTES or self.matrix or self.prepared):
-            raise IllegalSchedule("bytes are multiplied with bytes, by dot products of words")
+        if self.dtype == BYTES and (self.weights != BYTES or self.prepared):
+            raise IllegalSchedule("bytes are multiplied with bytes, and staged as they are brought")
         if self.dtype not in (*PRODUCTS, BYTES) or self.weights not in (
                 *PRODUCTS, *FORMATS, *([BYTES] if self.dtype == BYTES else [])):
             raise IllegalSchedule(f"no products of {self.dtype}, or weights held as {self.weights}")
@@ -425,9 +438,9 @@ class GroupContraction:
 
     def _check_matrix(self, limits: GroupLimits) -> None:
         rows, columns, depth = self.shape
-        if self.pad % 8:
+        if self.line_words % 4:
             raise IllegalSchedule("rows that matrices are read from begin at multiples of 16 bytes")
-        if MatrixShape(*self.shape, self.dtype, "f32") not in limits.matrices:
+        if MatrixShape(*self.shape, self.dtype, self.sums) not in limits.matrices:
             raise IllegalSchedule(f"the matrix unit has no {self.matrix} of {self.dtype}")
         if self.block_m % rows or self.block_n % columns or self.tile_k % depth:
             raise IllegalSchedule(f"matrices {self.matrix} do not divide blocks of {self.block_m} "
@@ -447,6 +460,8 @@ PRODUCTS = ("f32", "f16", "bf16")
 BYTES, WORD_OF_BYTES = "i8", 4
 """What factors of products of integers are, with sums of i32, and how many of them, neighbours
 along the depth, are staged and multiplied as a word."""
+WIDE_BYTES = 16
+"""Bytes, neighbours along the depth, that are read and staged at once for the matrix unit."""
 REGION, MATRIX_PAD = 32, 4
 """Columns that a subgroup writes at a time where there is room, and f32 between rows of sums."""
 

@@ -1,5 +1,6 @@
 """Products of integers on GPUs: the integers that the interpreter of kernels has, under schedules
-of every kind, with the instruction for dot products of bytes and without."""
+of every kind, with the instruction for dot products of bytes and without, and with a matrix unit.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +10,19 @@ from dataclasses import replace
 import integer_graphs
 import numpy as np
 import pytest
-from gpu_devices import adapter, vulkan  # noqa: F401
+from gpu_devices import absent, adapter, vulkan  # noqa: F401
 from group_kernels import LIMITS, execute
 from webgpu_devices import webgpu  # noqa: F401
 
 from smalti.codegen.gpu import lower
-from smalti.codegen.gpu.form import Op, expressions
+from smalti.codegen.gpu.form import MatrixLoad, Op, expressions
+from smalti.codegen.gpu.text import parse, show
+from smalti.codegen.gpu.verifier import verify
 from smalti.codegen.spirv.emit import emit as spirv
 from smalti.codegen.spirv.text import listing
 from smalti.codegen.wgsl.emit import emit as wgsl
 from smalti.compiler.targets import TARGETS
+from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
 from smalti.fuse.support import lacking
 from smalti.graph import Graph
@@ -26,8 +30,8 @@ from smalti.kernel.form import Kernel
 from smalti.rewrite import rewrite
 from smalti.runtime.gpu.interface import Gpu
 from smalti.schedule.candidates_group import arithmetic
-from smalti.schedule.group import GroupContraction
-from smalti.schedule.space_group import schedules
+from smalti.schedule.group import GroupContraction, GroupLimits, MatrixShape
+from smalti.schedule.space_group import can_run, schedules
 
 USUAL = ("product", "convolution by 2", "sums as floats")
 PLAIN = GroupContraction(16, 32, 32, 2, 4, dtype="i8", weights="i8")
@@ -35,6 +39,24 @@ CHANGES = {
     "plain": {}, "ahead": {"ahead": True}, "two buffers": {"ahead": True, "buffers": 2},
     "ways": {"tile_m": 8, "tile_n": 16, "ways": 2}, "split": {"split": 2},
     "direct": {"tile_m": 4, "tile_n": 16, "tile_k": 64, "block_m": 4, "direct": True, "ways": 4},
+}
+SHAPES = tuple(MatrixShape(*shape, "i8", "i32")
+               for shape in ((8, 8, 8), (16, 16, 16), (8, 16, 32), (16, 16, 32)))
+UNIT = replace(LIMITS, shared_bytes=48 << 10, invocations=1024, subgroup_min=8, subgroup_max=32,
+               subgroup_choice=True, subgroup_operations=True, matrices=SHAPES)
+"""A device whose matrix unit multiplies bytes."""
+MATRIX = replace(PLAIN, tile_m=16, tile_n=16, tile_k=16, block_m=16, block_n=16,
+                 matrix="16x16x16", subgroup=32)
+SMALL = replace(MATRIX, block_m=8, block_n=8, matrix="8x8x8", subgroup=8)
+MATRICES = {
+    "matrices": MATRIX, "small matrices": replace(SMALL, tile_n=32, block_n=16, ahead=True),
+    "spare invocations": replace(SMALL, tile_m=40, tile_n=24, tile_k=32, ahead=True),
+    "split": replace(MATRIX, split=2, tile_k=32, matrix="16x16x32"),
+    "two buffers": replace(MATRIX, tile_m=16, tile_n=32, tile_k=32, block_m=8, block_n=32,
+                           matrix="8x16x32", subgroup=16, ahead=True, buffers=2),
+    "placed": replace(SMALL, tile_n=8, direct=True),
+    "placed ahead": replace(MATRIX, tile_m=8, tile_k=64, block_m=8, matrix="8x16x32", subgroup=16,
+                            ahead=True, direct=True),
 }
 
 
@@ -69,11 +91,11 @@ def contractions(graph: Graph) -> Iterator[Kernel]:
     yield from found
 
 
-def values(batch: int = 2, dtypes: tuple[str, str] = ("u8", "i8")) -> Graph:
-    """A product of integers that are both computed; zero points are 9, and 0 or 128."""
+def values(batch: int = 2, dtypes: tuple[str, str] = ("u8", "i8"), zero: int = 9) -> Graph:
+    """A product of integers that are both computed; zero points are `zero`, and 0 or 128."""
     g = Graph("values")
     a, b = g.input("a", (batch, 9, 72), dtypes[0]), g.input("b", (batch, 72, 20), dtypes[1])
-    points = g.constant(9, dtypes[0]), g.constant(128 if dtypes[1] == "u8" else 0, dtypes[1])
+    points = g.constant(zero, dtypes[0]), g.constant(128 if dtypes[1] == "u8" else 0, dtypes[1])
     g.output("y", g.apply("mat_mul_integer", a, b, *points))
     return g
 
@@ -89,8 +111,19 @@ def quantised_here() -> Graph:
     return g
 
 
-def check(kernel: Kernel, schedule: GroupContraction, gpu: Gpu | None = None) -> None:
-    found, expected = execute(kernel, schedule, {}, gpu.limits if gpu else LIMITS, gpu=gpu)
+def wide() -> Graph:
+    """A product whose columns are whole matrices, so that each is read where it is."""
+    return integer_graphs.product(21, 80, 48, ("u8", "i8"), (31, 0), "f32")
+
+
+def check(kernel: Kernel, schedule: GroupContraction, gpu: Gpu | None = None,
+          limits: GroupLimits = LIMITS) -> None:
+    limits = gpu.limits if gpu else limits
+    schedule.check(limits)
+    for step in lower(kernel, schedule, limits).steps:
+        verify(step, limits)
+        assert parse(show(step)) == step
+    found, expected = execute(kernel, schedule, {}, limits, schedule.subgroup or 32, gpu)
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=f"{name}, {schedule}")
 
@@ -111,6 +144,49 @@ def test_factors_that_are_computed(build) -> None:
             check(kernel, replace(PLAIN, **change))
 
 
+@pytest.mark.parametrize("schedule", MATRICES.values(), ids=MATRICES)
+@pytest.mark.parametrize("build", [
+    pytest.param(build, id=name, marks=() if name in USUAL else pytest.mark.sweep)
+    for name, build in {**GRAPHS, "wide": wide}.items()])
+def test_the_matrix_unit_gives_the_same_integers(build, schedule: GroupContraction) -> None:
+    for kernel in contractions(build()):
+        if schedule.direct and dict(kernel.stages[-1].axes)["o"] % schedule.tile_n:
+            with pytest.raises(IllegalSchedule, match="reach behind the last"):
+                lower(kernel, schedule, UNIT)
+        else:
+            check(kernel, schedule, limits=UNIT)
+
+
+@pytest.mark.parametrize("name", ["placed", "placed ahead"])
+def test_matrices_of_bytes_are_read_where_they_are(name: str) -> None:
+    (kernel,) = contractions(wide())
+    (step,) = lower(kernel, MATRICES[name], UNIT).steps
+    assert any(isinstance(each, MatrixLoad) and each.buffer == "weight"
+               for each in expressions(step.body))
+    check(kernel, MATRICES[name], limits=UNIT)
+
+
+@pytest.mark.parametrize("build", [
+    values, lambda: values(1, ("i8", "u8")), lambda: values(zero=0), quantised_here],
+    ids=["values", "signs", "-128", "quantised"])
+def test_factors_that_are_computed_in_the_matrix_unit(build) -> None:
+    """What bytes are more than they mean is taken away by products with a constant, which is no
+    byte where it is 128."""
+    for kernel in contractions(build()):
+        for name in ("matrices", "spare invocations", "split", "two buffers"):
+            check(kernel, MATRICES[name], limits=UNIT)
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    ({"matrix": "16x16x8"}, "no 16x16x8 of i8"), ({"tile_k": 24}, "whole vectors of 4"),
+    ({"weights": "f32"}, "bytes are multiplied with bytes"), ({"ways": 2, "tile_k": 32}, "shared"),
+    ({"dtype": "f16", "weights": "f16"}, "does not compute with f16")])
+def test_impossible_schedules_of_the_matrix_unit_are_illegal(change: dict, why: str) -> None:
+    with pytest.raises(IllegalSchedule, match=why):
+        replace(MATRIX, **change).check(UNIT)
+    MATRIX.check(UNIT)
+
+
 def test_schedules_are_of_bytes_and_give_the_same_bytes() -> None:
     (kernel,) = contractions(GRAPHS["product"]())
     found = list(schedules(kernel, LIMITS, "f16"))
@@ -129,6 +205,18 @@ def test_dot_products_are_instructions_where_the_device_has_them() -> None:
     assert "BitFieldSExtract" in texts[False][0]
     assert "dot4I8Packed(" in texts[True][1] and "fn dot_i8(" not in texts[True][1]
     assert "dot4I8Packed(" not in texts[False][1] and "fn dot_i8(" in texts[False][1]
+
+
+def test_products_of_integers_in_the_matrix_unit(vulkan: Gpu) -> None:  # noqa: F811
+    shapes = [shape for shape in vulkan.limits.matrices if shape.factors == "i8"]
+    if not shapes:
+        absent("no matrix unit of bytes", "mesa-vulkan-drivers in its version 26 or later")
+    fitting = [each for each in MATRICES.values() if can_run(each, vulkan.limits)]
+    assert fitting
+    for build in (wide, GRAPHS["convolution by 2"], values):
+        for kernel in contractions(build()):
+            for schedule in fitting if build is wide else fitting[:1]:
+                check(kernel, schedule, vulkan)
 
 
 @pytest.mark.parametrize("device", ["vulkan", "webgpu"])

@@ -232,6 +232,21 @@ def test_matrices_in_words() -> None:
     assert np.allclose(found.reshape(8, 16).T, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_matrices_of_bytes_are_exact_and_wrap(by_columns: bool) -> None:
+    program = programs.products_of_bytes(8, 16, 32, 16, by_columns)
+    rng = np.random.default_rng(0)
+    a, w = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((8, 32), (32, 16)))
+    a[0], w[:, 0] = -128, -128  # the largest product there is
+    d = rng.integers(-2**31, 2**31, (8, 16)).astype(np.int32)
+    d[0, 0] = 2**31 - 1
+    words = np.ascontiguousarray(w.T if by_columns else w).view(np.uint32).ravel()
+    found = run(program, {"a": a.view(np.uint32).ravel(), "b": words, "d": d.ravel()})["c"]
+    expected = (a.astype(np.int64) - 3) @ w.astype(np.int64) + d
+    assert expected[0, 0] >= 2**31
+    assert np.array_equal(found.reshape(8, 16), expected.astype(np.int32))
+
+
 # ---------------------------------------------------------------------- what is found
 
 

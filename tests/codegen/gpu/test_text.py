@@ -86,6 +86,7 @@ def test_text_reads_back(program: GroupProgram) -> None:
     Number(True, VectorType("bool", 2)),
     Number(1.5, F32).to("f16"), Number(1.5, F32).bits("u32"), Number(float("-inf"), F16),
     Op("convert", (Number(0.0, Matrix("sum", 8, 8, "f32")),), Matrix("sum", 8, 8, "f16")),
+    Number(-128, Matrix("a", 8, 32, "i8")), Number(7, Matrix("sum", 8, 8, "i32")),
     select(Number(True, VectorType("bool")), Number(1, I32), 2) << 3, -(Number(1.0, F32) * 2.0)])
 def test_values_read_back(value: Op) -> None:
     b = Builder("value", 1)

@@ -35,7 +35,8 @@ from smalti.schedule.group import GroupLimits, MatrixShape
 
 ROOMY = GroupLimits(shared_bytes=4096, invocations=256, subgroup_min=8, subgroup_max=32,
                     subgroup_choice=True, subgroup_operations=True, grid=(8, 8, 8), f16=True,
-                    matrices=(MatrixShape(16, 16, 8, "f16", "f32"),))
+                    matrices=(MatrixShape(16, 16, 8, "f16", "f32"),
+                              MatrixShape(8, 8, 8, "i8", "i32")))
 SUM = Matrix("sum", 16, 16, "f32")
 
 
@@ -238,6 +239,26 @@ def with_matrices(b: Builder) -> None:
                     total))
 
 
+def with_bytes(b: Builder) -> None:
+    words = b.shared("words", "u32", 16)
+    ones = b.let(b.matrix(words, 0, 2, Matrix("b", 8, 8, "i8"), True))
+    left, sums = Number(1, Matrix("a", 8, 8, "i8")), Number(0, Matrix("sum", 8, 8, "i32"))
+    b.let(op("matrix_multiply_add", left, ones, sums))
+
+
+def test_bytes_are_added_up_in_integers() -> None:
+    left, right = Number(1, Matrix("a", 8, 8, "i8")), Number(1, Matrix("b", 8, 8, "i8"))
+    for factor, total in ((right, Number(0.0, Matrix("sum", 8, 8, "f32"))),
+                          (Number(1.0, Matrix("b", 8, 8, "f16")),
+                           Number(0, Matrix("sum", 8, 8, "i32")))):
+        with pytest.raises(TypeError, match="matrix_multiply_add of a:i8"):
+            op("matrix_multiply_add", left, factor, total)
+    b = start(subgroup=32)
+    b.let(b.matrix(b.shared("words", "u32", 16), 0, 2, Matrix("b", 8, 7, "i8")))
+    with pytest.raises(VerificationError, match="a line of whole words, found 7"):
+        verify(b.finish((1, 1, 1)))
+
+
 FEATURES = {
     "bytes of shared memory": (lambda b: None, {"shared_bytes": 255}),
     "invocations of a group": (lambda b: None, {"invocations": 32}),
@@ -249,6 +270,7 @@ FEATURES = {
                                 {"subgroup_operations": False}),
     "invocations of a subgroup": (lambda b: None, {"subgroup_choice": False}),
     "matrices": (with_matrices, {"matrices": ()}),
+    "matrices of bytes": (with_bytes, {"matrices": (MatrixShape(16, 16, 8, "f16", "f32"),)}),
 }
 
 
@@ -259,7 +281,8 @@ def test_what_a_device_lacks_is_illegal(feature: str) -> None:
     add(b)
     program = b.finish((4, 2, 1))
     verify(program, ROOMY)
-    with pytest.raises(IllegalSchedule, match=f"program checked: {feature}: .* the device allows"):
+    said = feature.removesuffix(" of bytes")
+    with pytest.raises(IllegalSchedule, match=f"program checked: {said}: .* the device allows"):
         verify(program, replace(ROOMY, **lacking))
 
 

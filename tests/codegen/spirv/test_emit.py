@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import group_programs as programs
 import pytest
+from gpu_devices import adapter, vulkan  # noqa: F401
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import F32, GroupProgram, Number
 from smalti.codegen.gpu.types import Matrix
 from smalti.codegen.spirv import emit, listing
 from smalti.errors import IllegalSchedule, VerificationError
+from smalti.runtime.gpu.interface import Gpu
 from smalti.schedule.group import GroupLimits
 
 PLAIN = GroupLimits(storage16=True)
@@ -70,6 +72,30 @@ def test_matrices_are_the_matrix_unit_s(factors: str, shared: bool) -> None:
     assert len(lines(text, "CooperativeMatrixMulAddKHR")) == 1
     assert len(lines(text, "CooperativeMatrixStoreKHR")) == 2
     assert len(lines(text, "= FConvert %")) == 1
+
+
+@pytest.mark.parametrize("shape", [(16, 16, 16), (8, 16, 32), (16, 8, 32), (8, 8, 8)])
+def test_bytes_of_matrices_have_a_sign(shape: tuple[int, int, int]) -> None:
+    rows, columns, depth = shape
+    text = listing(emit(programs.products_of_bytes(*shape), GroupLimits()))
+    assert lines(text, "Capability Int8") and lines(text, "= TypeInt 8, 1")
+    assert lines(text, f"TypeCooperativeMatrixKHR i8, 3, {rows}, {depth}, 0")
+    assert lines(text, f"TypeCooperativeMatrixKHR i8, 3, {depth}, {columns}, 1")
+    assert lines(text, f"TypeCooperativeMatrixKHR i32, 3, {rows}, {columns}, 2")
+    products = lines(text, "CooperativeMatrixMulAddKHR")
+    assert len(products) == 2 and all(line.endswith(", 15") for line in products)
+    assert lines(text, "ConstantComposite", " -3")
+
+
+def test_modules_of_the_matrix_unit_are_valid(validate, vulkan: Gpu) -> None:
+    """By a validator that knows matrices, as it comes with a driver that has them."""
+    for shape in vulkan.limits.matrices:
+        if shape.factors == "i8":
+            validate(emit(programs.products_of_bytes(shape.rows, shape.columns, shape.depth),
+                          vulkan.limits), "vulkan1.3")
+        elif shape.sums == "f32":
+            validate(emit(programs.products_in_words(shape.rows, shape.columns, shape.depth,
+                                                     shape.factors), vulkan.limits), "vulkan1.3")
 
 
 @pytest.mark.parametrize(("subgroup", "by_columns", "loads"), [

@@ -249,6 +249,19 @@ def test_products_of_the_matrix_unit(vulkan: Gpu, shared: bool) -> None:
                 compare(vulkan, program, arrays(program), atol=tolerance)
 
 
+def test_products_of_bytes_of_the_matrix_unit(vulkan: Gpu) -> None:
+    """All values of a byte, with its sign; sums wrap."""
+    shapes = [shape for shape in vulkan.limits.matrices
+              if (shape.factors, shape.sums) == ("i8", "i32")]
+    if not shapes:
+        absent("no matrix unit of bytes", "mesa-vulkan-drivers in its version 26 or later")
+    for shape in shapes:
+        for by_columns in (False, True):
+            program = programs.products_of_bytes(shape.rows, shape.columns, shape.depth,
+                                                 vulkan.limits.subgroup_max, by_columns)
+            compare(vulkan, program, arrays(program))
+
+
 def test_a_factor_is_read_by_the_lines_that_invocations_hold(vulkan: Gpu) -> None:
     """As the driver's own loads find it, where it is known who holds which line."""
     shape = next((each for each in vulkan.limits.matrices if each.factors == "f16"

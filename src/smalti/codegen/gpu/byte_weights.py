@@ -2,9 +2,11 @@
 
     from [o][c][r][s]      to [r s c / 4][part][o of the part] words of four bytes with a sign,
                               which are neighbours along c
+                           or [r s c / 16][part][o of the part][4] words, for the matrix unit
     and behind them        [part][o of the part], what the sum of each column begins with, as i32
 
-o is padded to vectors of 4, and the depth to whole chunks, with zeros.
+Where matrices are read where they are, blocks are as deep as these, not 16. o is padded to vectors
+of 4, and the depth to whole chunks, with zeros.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class PackedBytes:
 
     Bytes are those that are given less their `zero` point. Those of the patch are `less` more than
     they mean, so a sum begins with -less times the sum of the weights of its column. `rows` are
-    places along the depth, and `columns` channels of a part, both with those that are padded.
+    places along the depth, and `columns` channels of a part, both with those that are padded; in
+    blocks of `block` rows those of a column lie side by side.
     """
 
     buffer: str
@@ -35,8 +38,8 @@ class PackedBytes:
     columns: int
     zero: int
     less: int
+    block: int = WORD_OF_BYTES
     dtype: ClassVar[str] = "u32"
-    block: ClassVar[int] = WORD_OF_BYTES
 
     @property
     def starts_at(self) -> int:
@@ -65,7 +68,7 @@ class PackedBytes:
         padded = np.zeros((self.rows, self.parts, self.columns), np.int8)
         padded[:self.taps * self.c].reshape(self.taps, self.c, *padded.shape[1:])[..., :self.o] = (
             signed.transpose(3, 2, 0, 1))
-        fours = padded.reshape(-1, WORD_OF_BYTES, self.parts * self.columns)
-        words = np.ascontiguousarray(fours.transpose(0, 2, 1)).view(np.uint32)
+        blocks = padded.reshape(-1, self.block, self.parts * self.columns)
+        words = np.ascontiguousarray(blocks.transpose(0, 2, 1)).view(np.uint32)
         starts = -self.less * padded.sum(axis=0, dtype=np.int64)
         return np.concatenate([words.reshape(-1), starts.astype(np.int32).view(np.uint32).ravel()])

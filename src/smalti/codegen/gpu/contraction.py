@@ -30,7 +30,7 @@ from smalti.codegen.gpu.chunks import Chunks
 from smalti.codegen.gpu.expressions import Values, bind_for, unravel, work_groups
 from smalti.codegen.gpu.factors import Area, ComputedColumns, Factor, Patch
 from smalti.codegen.gpu.form import Binding, Expr, GroupProgram, op, select
-from smalti.codegen.gpu.integers import BytePatch, ByteValues, Starts
+from smalti.codegen.gpu.integers import ByteColumns, BytePatch, ByteValues, Starts
 from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.packed import (
     ComputedWeight,
@@ -87,7 +87,7 @@ class _Contraction:
             raise IllegalSchedule(f"a weight of {given} is not held as {schedule.weights}")
         if schedule.direct and not self.bound:
             raise IllegalSchedule("only packed weights are read where they are")
-        if schedule.matrix and self.product.extents.c % 2:
+        if schedule.matrix and not self.whole and self.product.extents.c % 2:
             raise IllegalSchedule("matrices are staged in words of two halves, and channels of the "
                                   f"patch are {self.product.extents.c}")
         if kernel.stages[0].outside:
@@ -187,7 +187,9 @@ class _Contraction:
             else:
                 factor = PackedColumns if s.matrix else PackedWeight
             return factor(b, product, s, bindings, column, area)
-        computed = ByteValues if self.whole else ComputedColumns if s.matrix else ComputedWeight
+        of_bytes, others = (ByteColumns, ComputedColumns) if s.matrix else (
+            ByteValues, ComputedWeight)
+        computed = of_bytes if self.whole else others
         return computed(b, product, s, bindings, column, outer, area)
 
     def _areas(self, b: Builder) -> tuple[Area, Area | None, tuple[int, int]]:
@@ -195,10 +197,11 @@ class _Contraction:
         s, parts = self.s, self.product.parts
         line = s.places + s.pad
         if s.matrix:
-            own = s.tile_m * line // 2, parts * s.tile_n * line // 2
+            own = s.tile_m * s.line_words, parts * s.tile_n * s.line_words
             tile = b.shared("tile", "u32", s.shared_bytes(parts) // 4, VECTOR)
-            right = None if s.direct else Area(tile, line, s.buffers * own[0], words=True)
-            return Area(tile, line, words=True), right, own
+            halves = not self.whole
+            right = None if s.direct else Area(tile, line, s.buffers * own[0], words=halves)
+            return Area(tile, line, words=halves), right, own
         other = parts * s.tile_n + s.pad
         own, dtype = (s.tile_m * line, s.places * other), "u32" if self.whole else s.dtype
         a = Area(b.shared("a", dtype, s.buffers * own[0], VECTOR), line)

@@ -182,7 +182,7 @@ class Lines(Factor):
         self.loads = {load: access(product.kernel, load) for load in
                       dict.fromkeys(reads(value))}
         e = product.extents
-        self.lanes = vector_lanes(e.c, WIDE if area.words else VECTOR)
+        self.lanes = vector_lanes(e.c, self.widest)
         self.steady = not any(wanders(found, "c") for found in self.loads.values())
         """Whether all that is read lies evenly along the channels."""
         self.whole = False
@@ -200,7 +200,7 @@ class Lines(Factor):
     def begin(self, lines: int, across: bool) -> None:
         """Say who brings what of so many lines; neighbours along the lines, or `across` them."""
         vectors, size = self.schedule.tile_k // self.lanes, self.schedule.invocations
-        padded = self.area.words and self.lanes == self.schedule.pad
+        padded = self.padded
         if across:
             turned = spots(self.b, size, vectors, lines, "inner" if padded else "",
                            once=self.schedule.tile_k >= self.product.depth)
@@ -215,6 +215,16 @@ class Lines(Factor):
             origin = {**origin, "c": self.b.let(along)}
         self.origins.append(origin)
         self.walks.append([Walk.begin(self.b, found, origin) for found in self.loads.values()])
+
+    @property
+    def widest(self) -> int:
+        """Elements of a spot, at most."""
+        return WIDE if self.area.words else VECTOR
+
+    @property
+    def padded(self) -> bool:
+        """Whether the pad behind a line holds a spot."""
+        return self.area.words and self.lanes == self.schedule.pad
 
     @property
     def plain(self) -> bool:

@@ -183,7 +183,7 @@ class MatrixLoad(Arithmetic):
     """A matrix of the matrix unit: element [r, c] is element index + r * stride + c of a buffer
     (index + c * stride + r where it lies `by_columns`), all of it inside. A subgroup loads it.
 
-    In a buffer of u32 are its bits: index and stride count words, two of its halves to each.
+    In a buffer of u32 are its bits: index and stride count words, of two halves or four bytes each.
     """
 
     buffer: str
@@ -343,7 +343,7 @@ class GroupProgram:
 
 def number(value: float | int | bool, like: VectorType | Matrix) -> Number:
     """A constant of the type `like`."""
-    if isinstance(like, VectorType) and like.scalar in ("u32", "i32"):
+    if like.scalar in ("u32", "i32", "i8"):
         value = int(value)
         if like.scalar == "u32":
             value &= 0xFFFFFFFF

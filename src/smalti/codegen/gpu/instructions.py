@@ -119,7 +119,7 @@ INSTRUCTIONS = {
     "subgroup_min": Instruction(1, ARITHMETIC, None),
     "subgroup_shuffle": Instruction(2, ARITHMETIC, None),      # (value, lane it comes from)
     "subgroup_shuffle_xor": Instruction(2, ARITHMETIC, None),  # (value, constant mask of lanes)
-    "matrix_multiply_add": Instruction(3, (), None),           # (a, b, sum)
+    "matrix_multiply_add": Instruction(3, (), None),           # (a, b, sum); of i8 in i32
     "matrix_times": Instruction(2, (), None),                  # (matrix, the number for all)
     "of_column": Instruction(2, (), None),                     # (matrix, number of an element)
     "with_columns": Instruction(-1, (), None),                 # (matrix, elements of a column)
@@ -153,6 +153,7 @@ def result_type(name: str, types: Sequence[VectorType | Matrix]) -> VectorType |
         a, b, total = types
         if not (isinstance(a, Matrix) and isinstance(b, Matrix) and isinstance(total, Matrix)
                 and (a.role, b.role, total.role) == ("a", "b", "sum") and a.columns == b.rows
+                and a.scalar == b.scalar and (a.scalar == "i8") == (total.scalar == "i32")
                 and (a.rows, b.columns) == (total.rows, total.columns)):
             raise TypeError(f"{name} of {a}, {b} and {total}")
         return total

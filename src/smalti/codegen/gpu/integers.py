@@ -3,6 +3,7 @@ neighbours along the depth, and multiplied by dot products with sums of i32.
 
     a [row][depth / 4]      BytePatch: bytes as they are stored, with their zero point
     b [depth / 4][column]   PackedWeight: packed when it was bound; ByteValues: a value like others
+    b [column][depth / 4]   PackedColumns, ByteColumns: the same for the matrix unit
 
 A byte without a sign is staged as itself less 128, and so is its zero point. What bytes are more
 than they mean, z, is the same for all of them, and beyond borders they are that. So a sum is too
@@ -18,17 +19,25 @@ from dataclasses import dataclass
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.byte_weights import PackedBytes
 from smalti.codegen.gpu.expressions import Values
-from smalti.codegen.gpu.factors import WEIGHT, Area, Fetched, Patch
-from smalti.codegen.gpu.form import U32, Binding, Expr, number, op, select
+from smalti.codegen.gpu.factors import (
+    WEIGHT,
+    Area,
+    ComputedColumns,
+    Fetched,
+    Lines,
+    Patch,
+)
+from smalti.codegen.gpu.form import Binding, Expr, number, op, select, vector
 from smalti.codegen.gpu.instructions import DOT
 from smalti.codegen.gpu.packed import ComputedWeight
 from smalti.codegen.gpu.product import Place, Product
 from smalti.codegen.gpu.spots import clamped
+from smalti.codegen.gpu.types import VectorType
 from smalti.codegen.gpu.weights import VECTOR
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Call, Const, Load, loads
 from smalti.kernel.form import Expr as KernelExpr
-from smalti.schedule.group import WORD_OF_BYTES, GroupContraction
+from smalti.schedule.group import WIDE_BYTES, WORD_OF_BYTES, GroupContraction
 from smalti.schedule.merge import bytes_excess
 
 BYTE, SIGN = 0xFF, 0x80
@@ -58,44 +67,73 @@ def plain_bytes(value: KernelExpr, dtypes: Mapping[str, str]) -> Load | None:
     return value if isinstance(value, Load) and dtypes[value.buffer] in ("u8", "i8") else None
 
 
-class BytePatch(Patch):
+class ByteLines(Lines):
+    """Lines of bytes along the depth: words, of which an invocation brings one at a time, or up to
+    four for the matrix unit. What is beyond borders is `border` of them, with a sign."""
+
+    def prepare(self, border: int) -> None:
+        """Find out what is read. Raises IllegalSchedule where no words are."""
+        c = self.product.extents.c
+        if self.lanes % WORD_OF_BYTES:
+            raise IllegalSchedule(f"{c} channels are no whole words of bytes")
+        self.border = border
+        dtypes = {each.name: each.dtype for each in self.product.kernel.buffers}
+        self.bytes = plain_bytes(self.value, dtypes)
+        self.unsigned = self.bytes is not None and dtypes[self.bytes.buffer] == "u8"
+        self.whole = self.bytes is not None
+
+    @property
+    def widest(self) -> int:
+        return WIDE_BYTES if self.schedule.matrix else WORD_OF_BYTES
+
+    @property
+    def padded(self) -> bool:
+        return bool(self.schedule.matrix) and self.lanes == WORD_OF_BYTES * self.schedule.pad
+
+    def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
+        b, count = self.b, self.lanes // WORD_OF_BYTES
+        border = number((self.border & BYTE) * ALL_ONE, VectorType("u32", count))
+        for n, (spot, each) in enumerate(zip(self.spots, fetched)):
+            inside = self.tap.lines[n].inside if self.tap else each.inside
+            words: Expr = border
+            if each.values:
+                found = [self._word(each, at) for at in range(0, self.lanes, WORD_OF_BYTES)]
+                words = vector(*found) if count > 1 else found[0]
+            if inside is not None and each.values:
+                words = b.let(select(inside, words, border))
+            line, inner = spot.place
+            self.store(spot, buffer, line, inner, count, [words])
+
+    def _word(self, fetched: Fetched, at: int) -> Expr:
+        """Four bytes that were fetched for a spot, from one of its elements on."""
+        b = self.b
+        if self.bytes is not None:
+            raw = b.let(fetched.values[self.bytes, at].bits("u32"))
+            word = words_of(b, [raw.lane(n) for n in range(WORD_OF_BYTES)], not self.unsigned)
+            return b.let(word ^ ALL_SIGN) if self.unsigned else word
+        known: dict[KernelExpr, Expr] = {load: fetched.values[load, at] for load in self.loads}
+        value = Values(b, self.product.kernel, self.bindings, {}, "c", self.each,
+                       known=known).value(self.value)
+        whole = b.let((value + float(self.border)).to("i32").bits("u32"))
+        return words_of(b, [whole.lane(n) for n in range(WORD_OF_BYTES)])
+
+
+class BytePatch(ByteLines, Patch):
     """The left factor: rows of bytes from `first` on."""
 
     def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
                  bindings: Mapping[str, Binding], first: Expr, outer: Place, area: Area) -> None:
         super().__init__(b, product, schedule, bindings, first, outer, area)
-        if self.lanes != WORD_OF_BYTES:
-            raise IllegalSchedule(f"{product.extents.c} channels are no whole words of bytes")
-        self.excess = bytes_excess(product.kernel)
-        dtypes = {each.name: each.dtype for each in product.kernel.buffers}
-        self.bytes = plain_bytes(self.value, dtypes)
-        self.unsigned = self.bytes is not None and dtypes[self.bytes.buffer] == "u8"
-        self.whole = self.bytes is not None
+        self.prepare(bytes_excess(product.kernel))
 
-    def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
-        b = self.b
-        border = number((self.excess & BYTE) * ALL_ONE, U32)
-        for n, (spot, each) in enumerate(zip(self.spots, fetched)):
-            inside = self.tap.lines[n].inside if self.tap else each.inside
-            word: Expr = self._word(each) if each.values else border
-            if inside is not None and each.values:
-                word = b.let(select(inside, word, border))
-            line, inner = spot.place
-            b.store(self.area.shared, line * self.area.stride + inner + buffer, word,
-                    where=spot.where)
 
-    def _word(self, fetched: Fetched) -> Expr:
-        """The four bytes that were fetched for a spot."""
-        b = self.b
-        if self.bytes is not None:
-            raw = b.let(fetched.values[self.bytes, 0].bits("u32"))
-            word = words_of(b, [raw.lane(n) for n in range(WORD_OF_BYTES)], not self.unsigned)
-            return b.let(word ^ ALL_SIGN) if self.unsigned else word
-        known: dict[KernelExpr, Expr] = {load: fetched.values[load, 0] for load in self.loads}
-        value = Values(b, self.product.kernel, self.bindings, {}, "c", self.each,
-                       known=known).value(self.value)
-        whole = b.let((value + float(self.excess)).to("i32").bits("u32"))
-        return words_of(b, [whole.lane(n) for n in range(WORD_OF_BYTES)])
+class ByteColumns(ByteLines, ComputedColumns):
+    """The right factor of the matrix unit where it is a value like others: its columns."""
+
+    def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
+                 bindings: Mapping[str, Binding], first: Expr, outer: Place, area: Area) -> None:
+        super().__init__(b, product, schedule, bindings, first, outer, area)
+        self.prepare(0)
 
 
 @dataclass(frozen=True)

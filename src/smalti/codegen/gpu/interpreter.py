@@ -46,9 +46,10 @@ from smalti.errors import InputError, VerificationError
 
 Mask = np.ndarray | None
 
-VALUES = {**{name: STORED_DTYPES[name] for name in ("f32", "f16", "i32", "u32")},
+VALUES = {**{name: STORED_DTYPES[name] for name in ("f32", "f16", "i32", "u32", "i8")},
           "bool": np.dtype(bool), "bf16": np.dtype(np.float32)}
-"""What values are computed in; elements of bf16 matrices are rounded to it."""
+"""What values are computed in; elements of bf16 matrices are rounded to it, and those of matrices
+may be i8."""
 INVOCATIONS_AT_ONCE = 1 << 15
 SHARED_ELEMENTS_AT_ONCE = 1 << 20
 POISON = {"f32": np.nan, "f16": np.nan, "bf16": np.nan, "i32": -559038737, "u32": 0xDEADBEEF}
@@ -423,6 +424,9 @@ def _convert(expr: Op, arguments: Sequence[np.ndarray], dtype: np.dtype) -> np.n
             words = np.ascontiguousarray(rounded).view(dtype)
             return words if vector_type(expr.type).lanes > 1 else words[..., 0]
     assert expr.instruction == "matrix_multiply_add", expr.instruction
+    if dtype == np.int32:  # f64 holds what the bytes of a matrix add up to, whatever its depth
+        a, b = (argument.astype(np.float64) for argument in arguments[:2])
+        return (a @ b).astype(dtype) + arguments[2]
     a, b, total = (argument.astype(np.float32) for argument in arguments)
     return _rounded((a @ b + total).astype(dtype), expr.type)
 

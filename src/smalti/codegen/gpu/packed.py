@@ -22,7 +22,7 @@ from smalti.codegen.gpu.weights import VECTOR, WIDE, padded
 from smalti.errors import IllegalSchedule
 from smalti.graph.operation import HALVES
 from smalti.kernel.form import loads
-from smalti.schedule.group import BYTES, GroupContraction
+from smalti.schedule.group import BYTES, WIDE_BYTES, WORD_OF_BYTES, GroupContraction
 from smalti.schedule.merge import access
 
 
@@ -41,22 +41,24 @@ def packed_columns(b: Builder, product: Product, schedule: GroupContraction, fir
 
 class PackedColumns(Factor):
     """The right factor of the matrix unit, packed when it was bound: blocks of the depth of
-    columns from `first` on."""
+    columns from `first` on, of 8 halves or floats, or of 16 bytes as four words."""
 
     def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
                  bindings: Mapping[str, Binding], first: Expr, area: Area) -> None:
         super().__init__(b, product, schedule, bindings, area)
         self.binding = bindings["weight"]
-        self.line = product.parts * padded(product.columns) * WIDE
-        self.spots = spots(b, schedule.invocations, schedule.tile_k // WIDE,
+        whole = schedule.dtype == BYTES
+        self.deep, self.size = (WIDE_BYTES, VECTOR) if whole else (WIDE, WIDE)
+        self.line = product.parts * padded(product.columns) * self.size
+        self.spots = spots(b, schedule.invocations, schedule.tile_k // self.deep,
                            product.parts * schedule.tile_n,
-                           "inner" if schedule.pad == WIDE else "")
+                           "inner" if schedule.pad == self.size else "")
         columns = packed_columns(b, product, schedule, first, self.spots)
         self.bases = {spot: self._base(spot.outer, columns[spot.inner]) for spot in self.spots}
 
     def _base(self, block: Expr, column: Expr) -> tuple[Expr, int]:
         """Where a column of a block begins: a number that others share, and a constant."""
-        at, by = column * WIDE, 0
+        at, by = column * self.size, 0
         if isinstance(block, Number):
             by = int(block.value) * self.line
         else:
@@ -65,15 +67,16 @@ class PackedColumns(Factor):
 
     def fetch(self, chunk: Expr) -> list[Fetched]:
         b = self.b
-        start = b.let(chunk * (self.schedule.tile_k // WIDE * self.line))
+        start = b.let(chunk * (self.schedule.tile_k // self.deep * self.line))
         halves = self.binding.dtype in HALVES
+        words = halves or self.binding.dtype == "u32"
         found = []
         for spot, (base, by) in self.bases.items():
             at = b.let(base + start) + by
-            pieces = (WORDS,) if halves else (0, VECTOR)
+            pieces = (WORDS,) if words else (0, VECTOR)
             found.append(Fetched({
                 (WEIGHT, n): b.let(b.load(self.binding, at + max(n, 0), VECTOR, where=spot.where,
-                                          scalar="u32" if halves else "f32"))
+                                          scalar="u32" if words else "f32"))
                 for n in pieces}, None))
         return found
 
@@ -84,7 +87,7 @@ class PackedColumns(Factor):
             if dtype in HALVES and dtype != self.schedule.dtype:
                 parts = self.widened(parts[0], dtype)
             block, line = spot.place
-            self.store(spot, buffer, line, block, WIDE, parts)
+            self.store(spot, buffer, line, block, self.size, parts)
 
 
 class PlacedColumns(Factor):
@@ -102,9 +105,10 @@ class PlacedColumns(Factor):
                                   f"the last of {product.columns}")
         _, self.columns, self.deep = schedule.shape
         self.type = Matrix("b", self.deep, self.columns, schedule.dtype)
-        self.part = padded(product.columns) * self.deep
+        self.length = self.deep // WORD_OF_BYTES if schedule.dtype == BYTES else self.deep
+        self.part = padded(product.columns) * self.length
         self.line = product.parts * self.part
-        self.spots, self.base = [], b.let(first * self.deep)
+        self.spots, self.base = [], b.let(first * self.length)
         self.ahead: dict[tuple[int, int, int], Expr] = {}
 
     def fetch(self, chunk: Expr) -> list[Fetched]:
@@ -122,8 +126,8 @@ class PlacedColumns(Factor):
     def _loaded(self, chunk: Expr, k: int, part: int, column: int) -> Expr:
         b, s = self.b, self.schedule
         start = b.let(chunk * (s.tile_k // self.deep * self.line)) + self.base
-        behind = k // self.deep * self.line + part * self.part + column * self.deep
-        return b.let(b.matrix(self.bindings["weight"], start + behind, self.deep, self.type,
+        behind = k // self.deep * self.line + part * self.part + column * self.length
+        return b.let(b.matrix(self.bindings["weight"], start + behind, self.length, self.type,
                               by_columns=True))
 
     def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:

@@ -41,7 +41,7 @@ from smalti.schedule.residency import LANES, RIGHT_EARLY, ComputeUnit, KeptWords
 
 UNIFORM = ("group_x", "group_y", "group_z", "subgroup")
 """What all invocations of a subgroup have in common."""
-WORDS = {"f32": 1.0, "i32": 1.0, "u32": 1.0, "f16": 0.5, "bf16": 0.5, "bool": 0.0}
+WORDS = {"f32": 1.0, "i32": 1.0, "u32": 1.0, "f16": 0.5, "bf16": 0.5, "i8": 0.25, "bool": 0.0}
 """Words of a scalar; compilers keep a truth value as a bit of a mask."""
 
 

@@ -7,18 +7,18 @@ from contextlib import nullcontext
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.factors import Area, Factor
-from smalti.codegen.gpu.form import Expr, Shared, op, spread
+from smalti.codegen.gpu.form import Expr, Shared, number, op, spread
 from smalti.codegen.gpu.instructions import DOT
 from smalti.codegen.gpu.integers import sum_of_bytes
 from smalti.codegen.gpu.packed import PackedWeight, PlacedColumns
 from smalti.codegen.gpu.product import ZERO, Product
 from smalti.codegen.gpu.results import Moved
-from smalti.codegen.gpu.types import Matrix, VectorType
+from smalti.codegen.gpu.types import IN_A_WORD, Matrix, VectorType
 from smalti.codegen.gpu.weights import VECTOR
 from smalti.schedule.group import BYTES, MATRIX_PAD, GroupContraction
 from smalti.schedule.merge import bytes_excess, weights_bound
 
-VECTORS, WHOLE = VectorType("f32", VECTOR), VectorType("i32", VECTOR)
+WHOLE = VectorType("i32", VECTOR)
 Write = Callable[[Moved, Moved, Sequence[Expr], Expr | None], None]
 """Takes a row and the first of four columns of the tile, their sums, a vector for each part, and
 where these count."""
@@ -51,12 +51,10 @@ class Registers:
         self.sums = {(part, i, j): b.variable(0.0, "sum", self.type)
                      for part in range(product.parts) for i in range(s.block_m)
                      for j in range(self.vectors)}
-        self.excess, self.of_columns = 0, {}
-        if s.dtype == BYTES and not weights_bound(product.kernel):
-            self.excess = bytes_excess(product.kernel)
-        if self.excess:  # what is behind packed weights is of these added up by products
-            self.of_columns = {(part, j): b.variable(0.0, "column", WHOLE)
-                               for part in range(product.parts) for j in range(self.vectors)}
+        self.excess = excess_added_up(product, s)
+        self.of_columns = {(part, j): b.variable(0.0, "column", WHOLE)
+                           for part in range(product.parts) for j in range(self.vectors)
+                           } if self.excess else {}
 
     def columns(self, j: int) -> Expr:
         """The first column of vector `j`."""
@@ -133,7 +131,15 @@ class Registers:
 
 def sums_type(schedule: GroupContraction) -> VectorType:
     """The type of four sums."""
-    return WHOLE if schedule.dtype == BYTES else VECTORS
+    return VectorType(schedule.sums, VECTOR)
+
+
+def excess_added_up(product: Product, schedule: GroupContraction) -> int:
+    """How much more than they mean bytes of the patch are, where products have to add up the weight
+    of each column: what is behind packed weights says it of those."""
+    if schedule.dtype != BYTES or weights_bound(product.kernel):
+        return 0
+    return bytes_excess(product.kernel)
 
 
 class Matrices:
@@ -151,29 +157,45 @@ class Matrices:
         self.places: dict[Expr, Expr] = {}  # of an invocation in a region of results
         rows, columns, depth = s.shape
         self.a, self.right = Matrix("a", rows, depth, s.dtype), Matrix("b", depth, columns, s.dtype)
+        self.each = IN_A_WORD[s.dtype]
         across = s.tile_n // s.block_n
         self.row = b.let(b.subgroup // across * s.block_m)
         self.column = b.let(b.subgroup % across * s.block_n)
-        self.sums = {(part, i, j): b.variable(0.0, "sum", Matrix("sum", rows, columns, "f32"))
+        kind = Matrix("sum", rows, columns, s.sums)
+        self.sums = {(part, i, j): b.variable(0.0, "sum", kind)
                      for part in range(product.parts) for i in range(s.block_m // rows)
                      for j in range(s.block_n // columns)}
+        self.excess = excess_added_up(product, s)
+        self.of_columns = {(part, j): b.variable(0.0, "column", kind)
+                           for part in range(product.parts) for j in range(s.block_n // columns)
+                           } if self.excess else {}
 
     def multiply(self, a: Area, weight: Factor, chunk: Expr, at_a: Expr, at_b: Expr) -> None:
         """Add the products of a chunk; `at_a` and `at_b` are where it begins in shared memory."""
         b, s = self.b, self.s
         rows, columns, depth = s.shape
-        self.tile, words = a.shared, a.stride // 2
+        self.tile, words = a.shared, s.line_words
         first_a = b.let(self.row * words + (at_a + a.at))
         right_of = self._right(weight, chunk, words, at_b)
-        for k in range(0, s.tile_k // 2, depth // 2):
+        for k in range(0, s.tile_k // self.each, depth // self.each):
             left = [b.let(b.matrix(self.tile, first_a + (k + i * rows * words), words, self.a))
                     for i in range(s.block_m // rows)]
             for part in range(self.product.parts):
                 for j in range(s.block_n // columns):
                     right = right_of(k, part, j)
+                    self._add_columns(part, j, right)
                     for i, value in enumerate(left):
                         total = self.sums[part, i, j]
                         b.set(total, op("matrix_multiply_add", value, right, total))
+
+    def _add_columns(self, part: int, j: int, right: Expr) -> None:
+        """Take from the sum of each column what its weights add to sums of bytes that are more than
+        they mean, where the weight is not packed: in every row, by a left matrix of that number."""
+        if not self.of_columns:
+            return
+        b, total = self.b, self.of_columns[part, j]
+        for less in (64, 64) if self.excess == -128 else (-self.excess,):  # 128 is no byte
+            b.set(total, op("matrix_multiply_add", number(less, self.a), right, total))
 
     def _right(self, weight: Factor, chunk: Expr, words: int, at_b: Expr
                ) -> Callable[[int, int, int], Expr]:
@@ -182,7 +204,7 @@ class Matrices:
         b, s = self.b, self.s
         _, columns, _ = s.shape
         if isinstance(weight, PlacedColumns):
-            return lambda k, part, j: weight.matrix(chunk, 2 * k, part, j * columns)
+            return lambda k, part, j: weight.matrix(chunk, self.each * k, part, j * columns)
         first = b.let(self.column * words + (at_b + weight.area.at))
 
         def staged(k: int, part: int, j: int) -> Expr:
@@ -198,6 +220,8 @@ class Matrices:
         width, shared = s.region(parts), self.tile
         stride = parts * width + MATRIX_PAD
         first = b.let(b.subgroup * (rows * stride))
+        for (part, _, j), total in self.sums.items() if self.of_columns else ():
+            b.set(total, total + self.of_columns[part, j])
         for i in range(s.block_m // rows):
             for start in range(0, s.block_n, width):
                 if i or start:  # the chunks end with a barrier: nobody reads factors any more
@@ -220,7 +244,7 @@ class Matrices:
                 down, across = b.let(self.row + row.base), b.let(self.column + vector.base * VECTOR)
             line = b.let(first + row.base * stride + vector.base * VECTOR) + (
                 row.by * stride + vector.by * VECTOR)
-            sums = [b.let(b.load(shared, line + part * width, VECTOR, where=inside).bits("f32"))
+            sums = [b.let(b.load(shared, line + part * width, VECTOR, where=inside).bits(s.sums))
                     for part in range(parts)]
             write(Moved(down, row.by + at[0]), Moved(across, vector.by * VECTOR + at[1]), sums,
                   inside)

@@ -181,8 +181,8 @@ def _number(number: Number) -> str:
     scalar, value = number.type.scalar, number.value
     if scalar == "bool":
         text = "true" if value else "false"
-    elif scalar in ("u32", "i32"):
-        text = f"{int(value)}{'i' if scalar == 'i32' else ''}"
+    elif scalar in ("u32", "i32", "i8"):
+        text = f"{int(value)}{'' if scalar == 'u32' else 'i'}"
     else:
         text = f"{float(value)!r}{'h' if scalar == 'f16' else ''}"
     if isinstance(number.type, Matrix) or number.type.lanes > 1:
@@ -435,8 +435,8 @@ class _Parser:
         value = self.expr(scope)
         self.expect(")")
         many = isinstance(type, Matrix) or type.lanes > 1
-        if many and isinstance(value, Number) and value.type in (
-                VectorType(type.scalar), TYPES["f32"]):
+        like = TYPES.get("i32" if type.scalar == "i8" else type.scalar)
+        if many and isinstance(value, Number) and value.type in (like, TYPES["f32"]):
             return Number(value.value, type)
         return Op("convert", (value,), type)
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 SCALARS = ("f32", "f16", "i32", "u32", "bool")
 FLOATS, INTEGERS = ("f32", "f16"), ("i32", "u32")
+IN_A_WORD = {"f16": 2, "bf16": 2, "i8": 4}
+"""Elements of matrices in a word, where that holds several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +23,8 @@ class VectorType:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A matrix that a subgroup holds together: a factor ("a" or "b") or a "sum", of f16, bf16 or
-    f32 elements."""
+    """A matrix that a subgroup holds together: a factor ("a" or "b") or a "sum", of elements of
+    f16, bf16 or f32; or factors of i8 and sums of i32."""
 
     role: str
     rows: int

@@ -46,7 +46,7 @@ from smalti.codegen.gpu.instructions import HELD, SUBGROUP, result_type
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.registers import shared_bytes
 from smalti.codegen.gpu.text import NAME, RESERVED, show_statement
-from smalti.codegen.gpu.types import SCALARS, Matrix, VectorType, vector_type
+from smalti.codegen.gpu.types import IN_A_WORD, SCALARS, Matrix, VectorType, vector_type
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.graph.operation import HALVES
 from smalti.schedule.group import GroupLimits, MatrixShape
@@ -58,7 +58,9 @@ WRITES = {"f32": ("f32",), "f16": ("f32", "f16", "u32"), "bf16": ("f32", "u32"),
           "i32": ("i32",), "u32": ("u32",)}
 """What scalars are stored as each dtype."""
 VALID = {VectorType(scalar, lanes) for scalar in SCALARS for lanes in (1, 2, 4)}
-MATRIX_SCALARS = ("f32", "f16", "bf16")
+MATRIX_SCALARS = {"a": ("f32", "f16", "bf16", "i8"), "sum": ("f32", "f16", "bf16", "i32")}
+MATRIX_SCALARS["b"] = MATRIX_SCALARS["a"]
+"""What the elements of a matrix of each role are."""
 
 
 class Level(IntEnum):
@@ -230,9 +232,10 @@ class _Verifier:
         self._reached(level(access.index, self.program, self.levels), Level.SUBGROUP)
         assert isinstance(type, Matrix), type
         least = type.rows if access.by_columns else type.columns
-        if buffer.dtype == "u32" and type.scalar in HALVES:
-            self.check(least % 2 == 0, "a line of whole words", least)
-            least //= 2
+        if buffer.dtype == "u32" and type.scalar in IN_A_WORD:
+            each = IN_A_WORD[type.scalar]
+            self.check(least % each == 0, "a line of whole words", least)
+            least //= each
         self.check(access.stride >= least, f"a stride of {least} or more", access.stride)
 
     # ------------------------------------------------------------------ expressions
@@ -267,7 +270,7 @@ class _Verifier:
         if type in VALID:
             return
         if isinstance(type, Matrix):
-            self.check(type.role in ("a", "b", "sum") and type.scalar in MATRIX_SCALARS and
+            self.check(type.scalar in MATRIX_SCALARS.get(type.role, ()) and
                        min(type.rows, type.columns) >= 1, "a matrix", type)
         else:
             self.check(False, "a type", type)

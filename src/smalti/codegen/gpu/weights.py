@@ -16,7 +16,7 @@ from smalti.codegen.gpu.lowered import Packed
 from smalti.codegen.gpu.product import Product
 from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.graph.quantised import FORMATS
-from smalti.schedule.group import BYTES, GroupContraction
+from smalti.schedule.group import BYTES, WIDE_BYTES, WORD_OF_BYTES, GroupContraction
 from smalti.schedule.merge import bytes_excess
 
 VECTOR = 4
@@ -55,5 +55,8 @@ def packed_bytes(work: Product, schedule: GroupContraction) -> PackedBytes:
     """The same of a weight of integers."""
     e, chunk = work.extents, schedule.tile_k
     zero = int(dict(work.kernel.options).get("weight_zero", 0))
+    block = WORD_OF_BYTES
+    if schedule.matrix:
+        block = schedule.shape[2] if schedule.direct else WIDE_BYTES
     return PackedBytes("weight", e.parts, e.o, e.c, e.r * e.s, -(-work.depth // chunk) * chunk,
-                       padded(e.o), zero, bytes_excess(work.kernel))
+                       padded(e.o), zero, bytes_excess(work.kernel), block)

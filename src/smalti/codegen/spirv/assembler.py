@@ -29,7 +29,7 @@ GLSL_ID = 1  # the id that the imported set of instructions is given
 _CODES = {**{name: (code, ()) for name, (code, _) in OPCODES.items()},
           **{name: (OPCODES["ExtInst"][0], (GLSL_ID, number)) for name, number in GLSL.items()}}
 """Of an instruction its code, and the words between its result and its operands."""
-INTEGERS = {"i32": (32, 1), "u32": (32, 0), "u16": (16, 0), "u8": (8, 0)}
+INTEGERS = {"i32": (32, 1), "u32": (32, 0), "u16": (16, 0), "u8": (8, 0), "i8": (8, 1)}
 
 
 class ModuleAssembler:
@@ -99,6 +99,8 @@ class ModuleAssembler:
                 self.need("Float16")
             if type.scalar == "bf16":
                 self.need("BFloat16CooperativeMatrixKHR")
+            if type.scalar == "i8":
+                self.need("Int8")
             made = self.declare(
                 "TypeCooperativeMatrixKHR", self.type(VectorType(type.scalar)),
                 *map(self.number, (SCOPES["Subgroup"], type.rows, type.columns, ROLES[type.role])))
@@ -192,7 +194,7 @@ class ModuleAssembler:
             name = "ConstantTrue" if value else "ConstantFalse"
             self._declarations += (3 << 16 | OPCODES[name][0], type, made)
             return made
-        if scalar == "i32":
+        if scalar in ("i32", "i8"):  # bytes fill their word with the sign
             return self._constant(type, int(value) & 0xFFFFFFFF)
         return self._constant(type, float_bits(float(value), scalar))
 

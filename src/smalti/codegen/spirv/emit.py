@@ -44,7 +44,7 @@ from smalti.codegen.spirv.instructions import (
     SPELLINGS,
 )
 from smalti.codegen.spirv.memory import ElementIndex, SpirvMemory
-from smalti.codegen.spirv.opcodes import BUILTINS, OPCODES, SCOPES, SEMANTICS
+from smalti.codegen.spirv.opcodes import BUILTINS, OPCODES, SCOPES, SEMANTICS, SIGNED_MATRICES
 from smalti.errors import IllegalSchedule
 from smalti.schedule.group import GroupLimits
 
@@ -95,6 +95,7 @@ class Emitter:
             "select": self._select, DOT: self._dot, "of_column": self._of_column,
             "low_halves": self._halves, "high_halves": self._halves,
             "with_columns": self._with_lines, "with_words": self._with_lines,
+            "matrix_multiply_add": self._multiply_add,
             **dict.fromkeys(WIDENING, self._widen),
             **dict.fromkeys(NARROWING, self._narrow), **dict.fromkeys(REDUCTIONS, self._reduction),
             **dict.fromkeys(SHUFFLES, self._shuffle)}
@@ -263,6 +264,12 @@ class Emitter:
                 for each in (left, right)))
             total = a.op("IAdd", kind, total, product) if total else product
         return total
+
+    def _multiply_add(self, expr: Op) -> int:
+        """The matrix unit is told that bytes and their sums have a sign."""
+        signed = (SIGNED_MATRICES,) if expr.type.scalar == "i32" else ()
+        return self.assembler.op("CooperativeMatrixMulAddKHR", self.assembler.type(expr.type),
+                                 *map(self.value, expr.arguments), *signed)
 
     def _of_column(self, expr: Op) -> int:
         """Elements of a matrix that an invocation holds are numbered along its line."""

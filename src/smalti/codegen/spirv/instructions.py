@@ -48,7 +48,6 @@ SPELLINGS = {
     "select": _row("Select", "Select", truth="Select"),
     "bits": _row("Bitcast", "Bitcast"),
     "matrix_times": _row("MatrixTimesScalar", "MatrixTimesScalar"),
-    "matrix_multiply_add": _row("CooperativeMatrixMulAddKHR", "CooperativeMatrixMulAddKHR"),
 }
 """Instructions that are one of SPIR-V's."""
 

@@ -130,13 +130,20 @@ class SpirvMemory:
             if stride % element.lanes:
                 raise VerificationError(f"rows of a matrix lie {stride} elements apart in {name}, "
                                         f"which holds {element}")
+            inner = index.more % element.lanes
+            if inner:  # of matrices shallower than a vector: what varies is a multiple of that
+                at = self._shifted(index.base(), index.more - inner, element.lanes)
+                pointer = a.op("AccessChain",
+                               a.pointer("Workgroup", a.type(VectorType(element.scalar))),
+                               self._variables[name], at, a.number(inner))
+                return pointer, stride
             at = self._shared_place(name, index)
             pointer = a.op("AccessChain", a.pointer("Workgroup", a.type(element)),
                            self._variables[name], at)
             return pointer, stride // element.lanes
         binding, _ = self._bindings[name]
         lanes = binding.lanes
-        if binding.dtype in HALVES and lanes * BYTES[binding.dtype] == 16 and (
+        if binding.dtype in (*HALVES, "u32") and lanes * BYTES[binding.dtype] == 16 and (
                 stride % lanes == 0 and index.vectors(lanes)[0]):
             # drivers read as much at once as they see that an address is a multiple of
             return self._pointer(name, self._place(name, index, lanes),

@@ -117,7 +117,7 @@ OPCODES = {
     "TypeCooperativeMatrixKHR": (4456, "riiiii"),
     "CooperativeMatrixLoadKHR": (4457, "triiin*"),
     "CooperativeMatrixStoreKHR": (4458, "iiiin*"),
-    "CooperativeMatrixMulAddKHR": (4459, "triii"),
+    "CooperativeMatrixMulAddKHR": (4459, "triiin*"),
 }
 
 GLSL = {
@@ -129,7 +129,8 @@ GLSL = {
 """Those of the extended set GLSL.std.450."""
 
 CAPABILITIES = {
-    "Shader": 1, "Float16": 9, "Int16": 22, "GroupNonUniform": 61, "GroupNonUniformArithmetic": 63,
+    "Shader": 1, "Float16": 9, "Int16": 22, "Int8": 39, "GroupNonUniform": 61,
+    "GroupNonUniformArithmetic": 63,
     "GroupNonUniformShuffle": 65, "StorageBuffer16BitAccess": 4433, "StorageBuffer8BitAccess": 4448,
     "DenormPreserve": 4464, "SignedZeroInfNanPreserve": 4466, "RoundingModeRTE": 4467,
     "BFloat16TypeKHR": 5116,
@@ -164,4 +165,5 @@ SEMANTICS = {
     "AcquireRelease": 0x8, "UniformMemory": 0x40, "WorkgroupMemory": 0x100,
     "MakeAvailable": 0x2000, "MakeVisible": 0x4000,
 }
+SIGNED_MATRICES = 0xF  # operands of a product of matrices: both factors, sums and the result
 NON_PRIVATE_POINTER = 0x20  # a memory operand: others see what is read or written

@@ -19,7 +19,8 @@ ENUMERANTS = {letter: {number: name for name, number in table.items()} for lette
               {"c": CAPABILITIES, "d": DECORATIONS, "m": MODES, "p": STORAGE}.items()}
 EXTENDED = {number: name for name, number in GLSL.items()}
 SCALARS = {(21, 32, 0): "u32", (21, 32, 1): "i32", (21, 16, 0): "u16", (21, 8, 0): "u8",
-           (22, 32): "f32", (22, 16): "f16", (22, 16, 0): "bf16", (20,): "bool", (19,): "void"}
+           (21, 8, 1): "i8", (22, 32): "f32", (22, 16): "f16", (22, 16, 0): "bf16",
+           (20,): "bool", (19,): "void"}
 
 
 def listing(module: bytes) -> str:
@@ -50,7 +51,7 @@ def _remember(code: int, name: str, operands: tuple[int, ...], ids: dict[int, st
         ids[operands[0]] = f"{ids[operands[1]]}x{operands[2]}"
     elif name == "Constant":
         kind = ids[operands[0]]
-        form = {"f32": "<f", "f16": "<e", "i32": "<i"}.get(kind, "<I")
+        form = {"f32": "<f", "f16": "<e", "i32": "<i", "i8": "<b"}.get(kind, "<I")
         data = operands[2].to_bytes(4, "little")
         (value,) = struct.unpack(form, data[:struct.calcsize(form)])
         ids[operands[1]] = str(value)

@@ -24,6 +24,7 @@ from smalti.schedule.group import MatrixShape
 SCOPE_SUBGROUP = 3
 COMPONENTS = {0: "f16", 1: "f32", 3: "i8", 5: "i32", 7: "u8", 9: "u32", 1000141000: "bf16"}
 """VkComponentTypeKHR, of dtypes that programs have."""
+BYTES = "i8", "u8"
 QUESTION_SECONDS = 30.0
 """For a process to start, load the drivers, and answer; a tenth of it is usual."""
 HOME = "smalti.runtime.vulkan.matrices"
@@ -61,14 +62,16 @@ def answered(identity: str) -> str:
 
 
 def told(adapter: VulkanAdapter) -> tuple[MatrixShape, ...]:
-    """Products that a subgroup computes, of dtypes that programs have, as the driver tells."""
-    found = set()
+    """Products that a subgroup computes, of dtypes that programs have, as the driver tells: those
+    of bytes only where the device computes with bytes, as their type is one of these."""
+    found, wide = set(), "shaderInt8" not in adapter.features
     for each in listed(
             adapter.instance.functions.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR,
             vk.CooperativeMatrixPropertiesKHR, adapter.handle):
         factors, sums = COMPONENTS.get(each.AType), COMPONENTS.get(each.CType)
         if (factors and sums and each.AType == each.BType and each.CType == each.ResultType
-                and each.scope == SCOPE_SUBGROUP and not each.saturatingAccumulation):
+                and each.scope == SCOPE_SUBGROUP and not each.saturatingAccumulation
+                and not (wide and factors in BYTES)):
             found.add(MatrixShape(each.MSize, each.NSize, each.KSize, factors, sums))
     return tuple(sorted(found))
 
