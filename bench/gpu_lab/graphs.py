@@ -3,11 +3,12 @@ conv:320:64 or attention:4096:8:40."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from smalti import Graph, checkpoint
 from smalti.diffusion.pipeline import SHIPPED_MODEL
 from smalti.errors import InputError
+from smalti.graph import Value
 from smalti.models import (
     FLUX_DEV,
     SD15,
@@ -32,6 +33,33 @@ def convolution(channels: int = 320, size: int = 64, batch: int = 2) -> Graph:
     g = Graph("conv")
     x = g.input("x", (batch, channels, size, size))
     g.output("y", conv2d(silu(conv2d(x, "a", channels, 3)), "b", channels, 3))
+    return g
+
+
+def _bytes_behind(g: Graph, sums: Value, scale: Sequence[int]) -> None:
+    """Make the output of `g` of sums: scales per channel, a bias, SiLU."""
+    y = g.apply("cast", sums, to="f32") * g.parameter("scale", scale)
+    g.output("y", silu(y + g.parameter("bias", scale)))
+
+
+def byte_product(rows: int = 4096, inner: int = 0, columns: int = 0) -> Graph:
+    """The same of bytes, as quantised models have it, with a zero point of 3; behind it a scale and
+    a bias for each channel, and SiLU."""
+    g, inner, columns = Graph("mm8"), inner or rows, columns or rows
+    a, b = g.input("a", (rows, inner), "u8"), g.parameter("b", (inner, columns), "i8")
+    _bytes_behind(g, g.apply("mat_mul_integer", a, b, g.constant(3, "u8"), g.constant(0, "i8")),
+                  (columns,))
+    return g
+
+
+def byte_convolution(channels: int = 320, size: int = 64, batch: int = 2, window: int = 3) -> Graph:
+    """A convolution of bytes, with what is behind a `byte_product`."""
+    g = Graph("conv8")
+    x = g.input("x", (batch, channels, size, size), "u8")
+    w = g.parameter("w", (channels, channels, window, window), "i8")
+    sums = g.apply("conv_integer", x, w, g.constant(3, "u8"), g.constant(0, "i8"),
+                   pads=(window // 2,) * 4, strides=(1, 1), dilations=(1, 1), group=1)
+    _bytes_behind(g, sums, (channels, 1, 1))
     return g
 
 
@@ -64,6 +92,7 @@ def shipped(part: str) -> Graph:
 
 KINDS: dict[str, Callable[..., Graph]] = {
     "mm": product, "conv": convolution, "ends": ends, "attention": attention,
+    "mm8": byte_product, "conv8": byte_convolution,
     "unet": lambda size=64, batch=2: unet_graph(SD15.denoiser, batch, size, size),
     "decoder": lambda size=64: vae_decoder_graph(SD15.vae, 1, size, size),
     "flux": lambda image=1024, text=256: flux_double_block_graph(FLUX_DEV, image, text),

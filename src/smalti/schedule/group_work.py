@@ -15,8 +15,14 @@ from dataclasses import dataclass
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, STORED_BYTES, Expr, Kernel, Load, functions, loads
 from smalti.schedule.compute_units import known_unit, needs_of
-from smalti.schedule.group import BYTES, WORD_OF_BYTES, GroupContraction, GroupLimits
-from smalti.schedule.merge import access, contraction_extents, weights_batched
+from smalti.schedule.group import (
+    BYTES,
+    WIDE_BYTES,
+    WORD_OF_BYTES,
+    GroupContraction,
+    GroupLimits,
+)
+from smalti.schedule.merge import access, contraction_extents, integer_sums, weights_batched
 from smalti.schedule.residency import (
     LANES,
     RIGHT_EARLY,
@@ -39,6 +45,9 @@ ISSUED_FOR_SOME, ISSUED_FOR_HALVES = 25, 1.5
 """Those where only some invocations bring 8 halves (with a branch in it, Mesa takes nothing out of
 a loop), and to widen and narrow each that is computed with. Read off the listings of AMD's
 compiler."""
+ISSUED_FOR_A_BYTE = 2.5
+"""Those to stage a byte for the matrix unit, which is read as a word of 32 bits: a part of a load of
+four, and a mask, a shift and an or with its neighbours, some of which units do at once."""
 ISSUED_FOR_A_CODE = 5
 """Those to widen a quantised weight: a shift and a mask, which some units do as they convert, the
 conversion, the sum with the least code, the product with the scale."""
@@ -71,6 +80,8 @@ OVERLAP = 4
 """Exponent with which times that overlap are added: 1 not at all."""
 WORD, WIDE = 4, 8
 """Bytes of a register, and halves that are staged at once for the matrix unit."""
+VALUE_BYTES = {**STORED_BYTES, "i8": 4, "u8": 4}
+"""Bytes of an element between kernels, where those of integers are words."""
 LINE_READ = 1 / 4
 """How long it takes to read a matrix as vectors of 16 bytes, of the time for its words."""
 
@@ -87,6 +98,11 @@ def issued_for(value: Expr) -> float:
     names = list(functions(value))
     simple = sum(name in SIMPLE for name in names)
     return (len(list(loads(value))) - 1 + simple + ISSUED_FOR_A_FUNCTION * (len(names) - simple))
+
+
+def wide(s: GroupContraction) -> int:
+    """Elements of a weight that are staged at once for the matrix unit: 8 halves, or 16 bytes."""
+    return WIDE_BYTES if s.dtype == BYTES else WIDE
 
 
 @dataclass(frozen=True)
@@ -133,14 +149,14 @@ class GroupWork:
         e, patch = contraction_extents(kernel), kernel.stages[0]
         batch, rows = (e.b * e.y, e.x) if weights_batched(kernel) else (1, e.b * e.y * e.x)
         read = {load: access(kernel, load) for load in loads(patch.value)}
-        sizes = {load: STORED_BYTES[kernel.buffer(load.buffer).dtype] for load in read}
+        sizes = {load: VALUE_BYTES[kernel.buffer(load.buffer).dtype] for load in read}
         common = sum(sizes[load] for load, a in read.items()
                      if not (a.stride("y") or a.stride("x") or a.divided or a.indirect))
         return cls(batch, rows, e.o, e.parts, e.c, e.r * e.s * e.c,
                    math.prod(n for _, n in patch.axes), sum(sizes.values()), common,
                    e.x if weights_batched(kernel) else e.y * e.x,
-                   STORED_BYTES[kernel.buffer("out").dtype], issued_for(patch.value), len(read),
-                   bool(patch.guards), math.gcd(e.c, WIDE),
+                   VALUE_BYTES[kernel.buffer("out").dtype], issued_for(patch.value), len(read),
+                   bool(patch.guards), math.gcd(e.c, WIDE_BYTES if integer_sums(kernel) else WIDE),
                    any(a.stride("c") != 1 for a in read.values()),
                    limits.unit_count, limits.registers, limits.rates,
                    known_unit(limits.architecture), needs_of(limits),
@@ -270,7 +286,7 @@ class GroupWork:
             held = self.lanes * (each * patch + (self.given - each)) / WORD
         if s.weights in FORMATS:
             return held + (WIDE / FORMATS[s.weights].codes + HEADS) * weight
-        return held + WIDE * ELEMENT_BYTES[s.weights] / WORD * weight
+        return held + wide(s) * ELEMENT_BYTES[s.weights] / WORD * weight
 
     def _places(self, s: GroupContraction) -> float:
         """Numbers that say where an invocation reads and writes."""
@@ -292,13 +308,13 @@ class GroupWork:
         weight."""
         patch, weight = self._spots(s)
         return (patch * s.invocations - s.tile_m * (s.tile_k // self.lanes),
-                weight and weight * s.invocations - s.tile_n * self.parts * (s.tile_k // WIDE))
+                weight and weight * s.invocations - s.tile_n * self.parts * (s.tile_k // wide(s)))
 
     def _spots(self, s: GroupContraction) -> tuple[int, int]:
-        """Vectors that an invocation brings of the patch, and of 8 halves of the weight."""
+        """Vectors that an invocation brings of the patch, and of 16 bytes of the weight."""
         size, columns = s.invocations, s.tile_n * self.parts
         return (-(-s.tile_m * (s.tile_k // self.lanes) // size),
-                0 if s.direct else -(-columns * (s.tile_k // WIDE) // size))
+                0 if s.direct else -(-columns * (s.tile_k // wide(s)) // size))
 
     def _uneven(self, s: GroupContraction) -> tuple[bool, bool]:
         """Whether an invocation has another row of the patch and another place along the depth in
@@ -317,7 +333,8 @@ class GroupWork:
         rates, columns = self.rates, s.tile_n * self.parts
         products, size = s.tile_m * columns * s.tile_k, STORED_BYTES[s.dtype]
         factors = 1 / s.block_m + 1 / (s.block_n * self.parts)
-        cached = s.tile_k * (s.tile_m * size + columns * ELEMENT_BYTES[s.weights]) / rates.cache
+        read = s.tile_m * (VALUE_BYTES[s.dtype] if s.dtype == BYTES else size)
+        cached = s.tile_k * (read + columns * ELEMENT_BYTES[s.weights]) / rates.cache
         if s.matrix:
             work = self._busy(s, cached)
         else:
@@ -368,7 +385,8 @@ class GroupWork:
         issued = rates.made * self._issued(s) + rates.read * self._read(s)
         brought = s.tile_m + (0 if s.direct else columns)
         shared = products * factors * size * rates.copies + s.tile_k * brought * size
-        return products / rates.matrix, issued * s.invocations / rates.factors, (
+        multiplied = rates.matrix_bytes if s.dtype == BYTES else rates.matrix
+        return products / multiplied, issued * s.invocations / rates.factors, (
             shared / rates.shared)
 
     def _read(self, s: GroupContraction) -> float:
@@ -396,6 +414,8 @@ class GroupWork:
             issued += ISSUED_FOR_BORDERS[again] * self.borders * patch
             if self.apart:
                 issued += ISSUED_FOR_ONE * self.lanes * patch
-            if self.prologue:
+            if s.dtype == BYTES:  # to subtract a zero point is no instruction
+                issued += self.lanes * (max(0, self.prologue - 1) + ISSUED_FOR_A_BYTE) * patch
+            elif self.prologue:
                 issued += self.lanes * (self.prologue + ISSUED_FOR_HALVES) * patch
         return issued

@@ -12,6 +12,7 @@ from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel, Load
 from smalti.schedule.group import (
     BYTES,
+    WIDE_BYTES,
     WORD_OF_BYTES,
     GroupContraction,
     GroupLimits,
@@ -72,16 +73,17 @@ def schedules(kernel: Kernel, limits: GroupLimits, precision: str = "f32"
     """The schedules of a contraction that a device can run, without those that are never best."""
     e, bound = contraction_extents(kernel), weights_bound(kernel)
     weights = weights_dtype(kernel, precision)
+    whole = integer_sums(kernel)
+    if whole:
+        precision = weights = BYTES
     shape, work = best_matrix(limits, precision), GroupWork.of(kernel, limits)
-    if integer_sums(kernel):
-        shape, precision, weights = None, BYTES, BYTES
     found: list[GroupContraction] = []
     if shape is not None and e.c % 2 == 0:  # factors are staged in words of two halves
         found += _matrices(e, shape, weights, limits, work, bound)
-    if not found:
+    if not found or whole:  # sums of integers are the same by dot products
         halves = precision == "f16" and limits.f16
         dtypes = (BYTES,) if precision == BYTES else ("f32", "f16")[:1 + halves]
-        found = [s for dtype in dtypes for s in _tiles(e, dtype, weights)]
+        found += [s for dtype in dtypes for s in _tiles(e, dtype, weights)]
     if bound:
         found += _direct(e, weights)
     fitting = [each for each in found
@@ -117,8 +119,9 @@ def weights_dtype(kernel: Kernel, precision: str) -> str:
 
 
 def best_matrix(limits: GroupLimits, precision: str) -> MatrixShape | None:
-    """The largest matrices with f32 sums for factors of a precision."""
-    fitting = [m for m in limits.matrices if m.factors == precision != "f32" and m.sums == "f32"]
+    """The largest matrices for factors of a precision: with f32 sums, of integers with i32 ones."""
+    sums = "i32" if precision == BYTES else "f32"
+    fitting = [m for m in limits.matrices if m.factors == precision != "f32" and m.sums == sums]
     return max(fitting, key=lambda m: (m.rows * m.columns * m.depth, m), default=None)
 
 
@@ -176,9 +179,11 @@ def _blocks(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
     not staged there that no two subgroups of a work-group share, where it can be read in place."""
     subgroup = matrix_subgroup(shape, limits)
     sums = limits.registers * (SUMS_SHARE_SHORT if work.depth <= SHORT else SUMS_SHARE)
-    chunks = tuple(dict.fromkeys((max(32, shape.depth), shape.depth)))
+    whole = shape.factors == BYTES
+    least = max(shape.depth, WIDE_BYTES) if whole else shape.depth
+    chunks = tuple(dict.fromkeys((max(WIDE_BYTES * 4 if whole else 32, least), least)))
     if work.depth <= SHORT:
-        chunks = (-(-work.depth // shape.depth) * shape.depth,)
+        chunks = (-(-work.depth // least) * least,)
     placed = bound and weights == shape.factors and (
         work.depth <= SHORT or work.rows <= PLACED_ROWS)
     for block_m, block_n in product(MATRIX_BLOCKS, MATRIX_BLOCKS):
@@ -190,7 +195,7 @@ def _blocks(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
             if beyond or not INVOCATIONS[0] <= down * across * subgroup <= INVOCATIONS[1]:
                 continue
             found = [GroupContraction(
-                down * block_m, across * block_n, tile_k, block_m, block_n, pad=8,
+                down * block_m, across * block_n, tile_k, block_m, block_n, pad=4 if whole else 8,
                 dtype=shape.factors, weights=weights, ahead=shape.rows != 8, matrix=shape.text,
                 subgroup=subgroup) for tile_k in chunks]
             if placed and (down == 1 or work.depth <= SHORT) and (

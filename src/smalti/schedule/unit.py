@@ -19,6 +19,8 @@ class UnitRates:
     """Dot products of four bytes each, where an instruction does them."""
     matrix: float = 512.0
     """Multiply-adds of the matrix unit, of halves into sums of f32."""
+    matrix_bytes: float = 1024.0
+    """Multiply-adds of the matrix unit, of bytes into sums of i32."""
     shared: float = 128.0
     """Bytes of shared memory in a clock."""
     cache: float = 32.0
