@@ -22,7 +22,15 @@ import numpy as np
 from interpreted_gpu import Interpreted, InterpretedGpu, Memory, Recorded
 
 from smalti.codegen.gpu import interpreter
-from smalti.codegen.gpu.form import Barrier, Expr, GroupProgram, Op, expressions, statements
+from smalti.codegen.gpu.form import (
+    Barrier,
+    Expr,
+    GroupProgram,
+    MatrixLoad,
+    Op,
+    expressions,
+    statements,
+)
 from smalti.codegen.gpu.instructions import SUBGROUP
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.registers import shared_bytes
@@ -62,11 +70,12 @@ from smalti.schedule.group import GroupLimits, MatrixShape
 
 LARGE, SMALL = MatrixShape(16, 16, 16, "f16", "f32"), MatrixShape(8, 8, 8, "f16", "f32")
 BRAIN = MatrixShape(16, 16, 16, "bf16", "f32")
+WHOLE = MatrixShape(16, 16, 32, "i8", "i32")
 LIMITS = GroupLimits(
     shared_bytes=48 << 10, invocations=512, subgroup_min=16, subgroup_max=16, subgroup_choice=True,
     subgroup_operations=True, storage16=True, storage8=True, f16=True, bf16=True, keeps_nan=True,
     dot_i8=True, buffer_bytes=(1 << 31) + (1 << 20), buffer_range=1 << 30, bindings=16,
-    grid=((1 << 17) + 3, 65535, 65535), matrices=(LARGE, SMALL, BRAIN))
+    grid=((1 << 17) + 3, 65535, 65535), matrices=(LARGE, SMALL, BRAIN, WHOLE))
 HELD = replace(LIMITS, right_lines="columns", sum_lines="columns", left_words=True,
                matrices=(MatrixShape(16, 16, 32, "f16", "f32"), BRAIN))
 """Those of a device of which it is said what invocations hold of matrices: a column of sums and of
@@ -248,6 +257,12 @@ def uses(*names: str) -> Callable[[GroupProgram, GroupLimits], bool]:
 def has_shape(*wanted: MatrixShape) -> Callable[[GroupProgram, GroupLimits], bool]:
     """Whether a program multiplies matrices of such a shape."""
     return lambda program, limits: bool(shapes(program) & set(wanted))
+
+
+def loads_bytes(program: GroupProgram, limits: GroupLimits) -> bool:
+    """Whether a program reads matrices of bytes."""
+    return any(isinstance(each, MatrixLoad) and each.type.scalar == "i8"
+               for each in expressions(program.body))
 
 
 def stores(*dtypes: str) -> Callable[[GroupProgram, GroupLimits], bool]:
@@ -603,10 +618,11 @@ def no_clock(gpu: BrokenGpu, record: Callable, launches: Sequence, timed: bool =
 # ---------------------------------------------------------------------- the table
 
 ALL_OF_F16 = {matrix_shape(LARGE), matrix_shape(SMALL)}
-ALL_SHAPES = ALL_OF_F16 | {matrix_shape(BRAIN)}
+ALL_SHAPES = ALL_OF_F16 | {matrix_shape(BRAIN), matrix_shape(WHOLE)}
 SUBGROUPS = ({SUBGROUP_OPERATIONS}, {SUBGROUP_SIZES}, {SUBGROUP_OPERATIONS, SUBGROUP_SIZES})
 NO_MATRICES = (ALL_SHAPES, {MATRICES}, ALL_OF_F16 | {MATRICES}, ALL_SHAPES | {MATRICES})
 LARGE_ONLY, OFF = ({matrix_shape(LARGE)},), ({DEVICE},)
+WHOLE_ONLY = ({matrix_shape(WHOLE)},)
 
 FAULTS: dict[str, Fault] = {
     "nothing": Fault(),
@@ -619,6 +635,16 @@ FAULTS: dict[str, Fault] = {
         product_of(LARGE, SMALL, by=np.zeros_like)),
     "products of bf16 are off": Fault(({matrix_shape(BRAIN)}, {MATRICES}), has_shape(BRAIN),
                                       product_of(BRAIN, by=lambda found: found * np.float32(0.9))),
+    "matrices of bytes have no sign": Fault(
+        WHOLE_ONLY, loads_bytes, lambda batch, expr, found: found.astype(np.int16) & 0xFF if (
+            isinstance(expr, MatrixLoad) and expr.type.scalar == "i8") else found),
+    "sums of matrices of bytes saturate": Fault(
+        WHOLE_ONLY, has_shape(WHOLE), product_of(
+            WHOLE, by=lambda found: np.clip(found, -2**15, 2**15 - 1))),
+    "products of matrices of bytes forget their sums": Fault(
+        WHOLE_ONLY, has_shape(WHOLE), given_by("matrix_multiply_add", lambda batch, expr, found:
+                                               found - batch.value(expr.arguments[2]) if
+                                               expr.type.scalar == "i32" else found)),
     "sums of matrices saturate": Fault(LARGE_ONLY, has_shape(LARGE),
                                        product_of(LARGE, by=saturated)),
     "matrices by columns are read by rows": Fault(

@@ -31,7 +31,7 @@ from smalti.runtime.doctor.probe import (
 )
 from smalti.runtime.gpu.removals import BINDINGS, GRIDS, KEPT_NAN, above
 from smalti.schedule.choose_group import subgroup_size
-from smalti.schedule.group import GroupLimits, MatrixShape
+from smalti.schedule.group import BYTES, GroupLimits, MatrixShape
 from smalti.schedule.space_group import matrix_subgroup
 
 Made = tuple[GroupProgram, Arrays]
@@ -74,6 +74,8 @@ def probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
     for name in ("add", "max", "min", "shuffle", "shuffle_xor"):
         yield probe(f"subgroups: {name.replace('_', ' ')}", partial(of_subgroups, name), ROUNDED)
     for shape in limits.matrices:
+        if (shape.factors, shape.sums) == (BYTES, "i32"):
+            yield probe(f"matrices {shape}", partial(products, shape))
         if shape.sums == "f32":
             yield probe(f"matrices {shape}", partial(products, shape))
             yield probe(f"matrices {shape}, by invocations", partial(held, shape))
@@ -350,39 +352,52 @@ def products(shape: MatrixShape, limits: GroupLimits) -> list[Made]:
 def product(shape: MatrixShape, limits: GroupLimits, by_columns: bool,
             placed: bool = False) -> Made:
     """The same, with the second factor and the result `by_columns` or by rows; that factor stays
-    where it was bound where it is `placed`, which is by columns."""
-    size = matrix_subgroup(shape, limits)
-    b, kind = Builder("matrices", size, size), shape.factors
+    where it was bound where it is `placed`, which is by columns. Bytes lie in words."""
+    size, each = matrix_subgroup(shape, limits), 4 if shape.factors == BYTES else 1
+    b, kind = Builder("matrices", size, size), "u32" if each > 1 else shape.factors
     rows, columns, depth = shape.rows, shape.columns, shape.depth
-    x = b.binding("x", kind, TILES * rows * depth, "read")
-    y = b.binding("y", kind, TILES * depth * columns, "read", 8 if placed else 1)
-    out = b.binding("out", "f32", rows * columns, "write")
-    line = depth + ROW_PAD
-    a = b.shared("a", kind, TILES * rows * line, 4)
-    lines, across = (columns, depth) if by_columns else (depth, columns)
+    x = b.binding("x", kind, TILES * rows * depth // each, "read")
+    y = b.binding("y", kind, TILES * depth * columns // each, "read",
+                  1 if not placed else 8 if each == 1 else 4)
+    out = b.binding("out", shape.sums, rows * columns, "write")
+    line = depth // each + ROW_PAD
+    lanes = 4 if line % 4 == 0 else 2
+    a = b.shared("a", kind, TILES * rows * line, lanes)
+    lines, across = (columns, depth // each) if by_columns else (depth, columns // each)
     across += 0 if placed else ROW_PAD
-    w = y if placed else b.shared("w", kind, TILES * lines * across, 4)
+    w = y if placed else b.shared("w", kind, TILES * lines * across, 4 if across % 4 == 0 else 2)
     wide = (rows if by_columns else columns) + ROW_PAD
-    held = b.shared("held", "f32", (columns if by_columns else rows) * wide, 4)
-    staged(b, x, a, TILES * rows, depth, line)
+    held = b.shared("held", shape.sums, (columns if by_columns else rows) * wide, 4)
+    staged(b, x, a, TILES * rows, depth // each, line)
     if not placed:
         staged(b, y, w, TILES * lines, across - ROW_PAD, across)
     b.barrier()
     # no constant, so that it is read as where a program works it out; of the only subgroup 0
     first = b.let(b.subgroup * (TILES * lines * across)) if placed else number(0, U32)
-    total = b.variable(number(0.0, Matrix("sum", rows, columns, "f32")), "total")
+    total = b.variable(number(0.0, Matrix("sum", rows, columns, shape.sums)), "total")
     for tile in range(TILES):
-        left = b.let(b.matrix(a, tile * rows * line, line, Matrix("a", rows, depth, kind)))
+        left = b.let(b.matrix(a, tile * rows * line, line,
+                              Matrix("a", rows, depth, shape.factors)))
         right = b.let(b.matrix(w, first + tile * lines * across, across,
-                               Matrix("b", depth, columns, kind), by_columns))
+                               Matrix("b", depth, columns, shape.factors), by_columns))
         b.set(total, op("matrix_multiply_add", left, right, total))
     b.store_matrix(held, 0, wide, total, by_columns)
     b.barrier()
     with b.loop(rows * columns, start=b.lane, step=size) as at:
         row, column = at // columns, at % columns
         b.store(out, at, b.load(held, column * wide + row if by_columns else row * wide + column))
-    return b.finish((1, 1, 1)), {"x": numbers(TILES * rows * depth, kind),
-                                 "y": numbers(TILES * depth * columns, kind, 1)}
+    return b.finish((1, 1, 1)), {"x": factors(TILES * rows * depth, shape.factors),
+                                 "y": factors(TILES * depth * columns, shape.factors, 1)}
+
+
+def factors(count: int, dtype: str, seed: int = 0) -> np.ndarray:
+    """Small whole numbers; or words of bytes of every value, the first of which are -128, whose
+    products and sums are the largest."""
+    if dtype != BYTES:
+        return numbers(count, dtype, seed)
+    drawn = np.random.default_rng(seed).integers(-128, 128, count).astype(np.int8)
+    drawn[:count // 8] = -128
+    return drawn.view(np.uint32)
 
 
 def held(shape: MatrixShape, limits: GroupLimits) -> list[Made]:

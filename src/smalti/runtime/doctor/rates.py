@@ -20,11 +20,14 @@ from smalti.codegen.target import Target
 from smalti.compiler.check import kernels, narrowed
 from smalti.compiler.samples import product
 from smalti.errors import DeviceMemoryError
+from smalti.fuse import HostRegion, partition
+from smalti.graph import Graph
+from smalti.kernel.form import Kernel
 from smalti.runtime.doctor.bench import Bench, Guarded
 from smalti.runtime.gpu.interface import Dispatch
 from smalti.runtime.gpu.pacing import MEASURED
 from smalti.schedule.choose_group import choose_group
-from smalti.schedule.group import GroupLimits
+from smalti.schedule.group import BYTES, GroupLimits
 
 SPENT_SECONDS = 4e-3
 """A run that takes so long is timed well: a hundred times what a submission costs."""
@@ -75,11 +78,26 @@ def measured(bench: Bench, target: Target) -> GpuRates:
 
 def product_programs(target: Target, limits: GroupLimits, precision: str, extent: int
                      ) -> tuple[GroupProgram, ...]:
-    """A product of `extent` rows, columns and depth as programs would compute it."""
-    graph = {"product": lambda: product((extent,), extent, extent)}
-    (kernel,) = [each for each in kernels(target, limits, graph) if each.form == "contraction"]
-    kernel = narrowed(kernel, precision)
+    """A product of `extent` rows, columns and depth as programs would compute it, in floats or, of
+    precision "i8", in bytes."""
+    if precision == BYTES:
+        kernel = byte_product(target, extent)
+    else:
+        graph = {"product": lambda: product((extent,), extent, extent)}
+        (kernel,) = [each for each in kernels(target, limits, graph)
+                     if each.form == "contraction"]
+        kernel = narrowed(kernel, precision)
     return lower(kernel, choose_group(kernel, limits, precision), limits).steps
+
+
+def byte_product(target: Target, extent: int) -> Kernel:
+    """A product of bytes, whatever a device would compute it in."""
+    g, shape = Graph("product"), (extent, extent)
+    g.output("y", g.apply("mat_mul_integer", g.input("x", shape, "i8"), g.parameter(
+        "w", shape, "i8"), g.constant(0, "i8"), g.constant(0, "i8")))
+    (kernel,) = [each.kernel for each in partition(g, (), target.functions).regions
+                 if not isinstance(each, HostRegion)]
+    return kernel
 
 
 def product_rate(bench: Bench, target: Target, precision: str) -> float:

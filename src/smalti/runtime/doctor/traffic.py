@@ -29,7 +29,7 @@ from smalti.runtime.gpu.removals import (
     reduced,
     unexplained,
 )
-from smalti.schedule.group import GroupLimits
+from smalti.schedule.group import BYTES, GroupLimits
 from smalti.schedule.space_group import best_matrix
 
 ELEMENTS, SIZE = 1 << 14, 64
@@ -66,7 +66,7 @@ def probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
     for far in FAR:
         yield DeviceProbe(f"beyond {far >> 30} GiB", partial(beyond, far))
     yield plain("the device's clock", clocked, (TIMES,))
-    for precision in target.precisions:
+    for precision in (*target.precisions, BYTES):
         if best_matrix(limits, precision) is not None:
             yield DeviceProbe(f"speed of matrices, {precision}", partial(faster, precision))
 
