@@ -17,12 +17,15 @@ class Rates:
     """What one SIMD unit (AMD), scheduler (NVIDIA) or vector engine (Intel) does in a clock.
 
     `matrix` are the products (multiply and add) of the matrix unit on f16 with sums in f32, 0
-    without one; `lanes` what an ordinary instruction computes; `shared` the bytes of shared memory,
+    without one, and `bytes` those on 8 bits with sums in i32; `dots` are dot products of four
+    bytes; `lanes` what an ordinary instruction computes; `shared` the bytes of shared memory,
     its equal part of what the multiprocessor has. `stalls` says that an ordinary instruction
     cannot run beside a matrix one; `issue` that one instruction of any kind starts in a clock.
     """
 
     matrix: int
+    bytes: int
+    dots: int
     lanes: int
     shared: int
     stalls: bool
@@ -30,20 +33,26 @@ class Rates:
 
 
 RATES = {
-    # 7900 XTX: 123 TFLOP/s at 2.5 GHz with 192 SIMD units; 9070 XT: 195 at 2.97 with 128
-    "navi": Rates(0, 32, 64, True, False), "navi3": Rates(128, 32, 64, True, False),
-    "vangogh": Rates(0, 32, 64, True, False), "gfx115": Rates(128, 32, 64, True, False),
-    "gfx120": Rates(256, 32, 64, True, False),
+    # 7900 XTX: 123 TFLOP/s at 2.5 GHz with 192 SIMD units; 9070 XT: 195 at 2.97 with 128. Bytes:
+    # 123 and 389 TOPS; dot products one a lane
+    "navi": Rates(0, 0, 32, 32, 64, True, False), "navi3": Rates(128, 128, 32, 32, 64, True, False),
+    "vangogh": Rates(0, 0, 32, 32, 64, True, False),
+    "gfx115": Rates(128, 128, 32, 32, 64, True, False),
+    "gfx120": Rates(256, 512, 32, 32, 64, True, False),
     # RTX 3090: 71 (sums in f32 run at half the rate) at 1.7 with 328 schedulers; RTX 4090: 165 at
-    # 2.52 with 512; A100: 312 at 1.41 with 432
-    "tu": Rates(64, 16, 32, False, True), "ga100": Rates(256, 16, 32, False, True),
-    "ga10": Rates(64, 32, 32, False, True), "ad": Rates(64, 32, 32, False, True),
-    "gb": Rates(64, 32, 32, False, True),
-    # Arc A770: 138 at 2.1 with 512 engines; B580: 117 at 2.67 with 160. Intel publishes no rate of
-    # shared memory: 512 bytes a clock of a core is a guess.
-    "tgl": Rates(0, 8, 32, False, False), "mtl": Rates(0, 8, 32, False, False),
-    "dg2": Rates(64, 8, 32, False, False), "bmg": Rates(128, 16, 64, False, False),
-    "lnl": Rates(128, 16, 64, False, False), "ptl": Rates(128, 16, 64, False, False),
+    # 2.52 with 512; A100: 312 at 1.41 with 432. Bytes: 285, 661, 624 TOPS; dot products 16 lanes
+    "tu": Rates(64, 256, 16, 16, 32, False, True),
+    "ga100": Rates(256, 512, 16, 16, 32, False, True),
+    "ga10": Rates(64, 256, 16, 32, 32, False, True),
+    "ad": Rates(64, 256, 16, 32, 32, False, True), "gb": Rates(64, 256, 16, 32, 32, False, True),
+    # Arc A770: 138 at 2.1 with 512 engines; B580: 117 at 2.67 with 160. Bytes: 275 and 233 TOPS;
+    # dot products 8 of an engine of Xe-HPG. Intel publishes no rate of shared memory: 512 bytes a
+    # clock of a core is a guess.
+    "tgl": Rates(0, 0, 8, 8, 32, False, False), "mtl": Rates(0, 0, 8, 8, 32, False, False),
+    "dg2": Rates(64, 128, 8, 8, 32, False, False),
+    "bmg": Rates(128, 256, 16, 16, 64, False, False),
+    "lnl": Rates(128, 256, 16, 16, 64, False, False),
+    "ptl": Rates(128, 256, 16, 16, 64, False, False),
 }
 """Rates of chips whose names begin so, from the vendors' peak figures."""
 
@@ -55,15 +64,18 @@ def rates_of(chip: str) -> Rates:
 
 def busy(lines: list[Line], rates: Rates, lanes: int) -> dict[str, float]:
     """Clocks for which each unit is busy with a subgroup of `lanes` in `lines`; those of "work" are
-    products in the matrix unit, or multiply-adds where there are none."""
+    products in the matrix unit, or where there are none dot products, or multiply-adds."""
     counts = mix(lines)
     plain = -(-lanes // rates.lanes)
-    ordinary = sum(counts.get(kind, 0) for kind in ("alu", "fma", "move", "shuffle")) * plain
-    matrix = sum(line.products for line in lines) / rates.matrix if rates.matrix else 0.0
+    dots = counts.get("dot", 0) * -(-lanes // rates.dots)
+    ordinary = dots + plain * sum(
+        counts.get(kind, 0) for kind in ("alu", "fma", "move", "shuffle"))
+    matrix = sum(line.products / (rates.bytes if line.bytes else rates.matrix)
+                 for line in lines if line.products)
     shared = sum(count * max(int(kind.split()[-1]), 4) * lanes / rates.shared
                  for kind, count in counts.items() if kind.startswith("shared"))
     return {
-        "work": matrix or counts.get("fma", 0) * plain,
+        "work": matrix or dots or counts.get("fma", 0) * plain,
         "instructions": (matrix if rates.stalls else 0) + ordinary,
         "issue": sum(counts.values()) if rates.issue else 0,
         "shared memory": shared,

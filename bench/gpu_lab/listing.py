@@ -1,6 +1,6 @@
 """Reads the assembly that Mesa's compilers print: instructions by class, and the hottest loop.
 
-Classes: matrix, fma, alu, move, shuffle, scalar, wait, barrier, branch, and for memory "global",
+Classes: matrix, fma, dot (of four bytes), alu, move, shuffle, scalar, wait, barrier, branch, and for memory "global",
 "shared" or "scratch", "load" or "store", and the bytes of one lane, as in "shared load 16".
 """
 
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Line:
     """An instruction, or a label. A jump has a `target`, and is `always` taken or not; `cycles` is
-    what the compiler waits after it, `products` what a matrix instruction multiplies."""
+    what the compiler waits after it, `products` what a matrix instruction multiplies, of `bytes` or
+    of halves."""
 
     kind: str
     label: str = ""
@@ -22,6 +23,7 @@ class Line:
     always: bool = False
     cycles: int = 0
     products: int = 0
+    bytes: bool = False
 
 
 def read(text: str) -> list[Line]:
@@ -46,7 +48,7 @@ def _amd(text: str) -> list[Line]:
         elif match := re.match(r"\s+([a-z]\w+)(?:\s+(BB\d+))?", line):
             found.append(Line(_amd_kind(match[1]), target=match[2] or "",
                               always=match[1] in ("s_branch", "s_endpgm"),
-                              products=_products(match[1])))
+                              products=_products(match[1]), bytes="_iu8" in match[1]))
     return found
 
 
@@ -60,6 +62,8 @@ def _amd_kind(name: str) -> str:
                  if part in re.split(r"_", re.sub(r"^2(addr)?(st64)?", "", match[3].lstrip("_")))]
         twice = 2 if match[3].lstrip("_").startswith("2") else 1
         return f"{where} {what} {max(sizes, default=4) * twice}"
+    if name.startswith("v_dot4"):
+        return "dot"
     if name.startswith(("v_fma", "v_fmac", "v_pk_fma", "v_dot2", "v_dual_fma", "v_mad_f",
                         "v_mac_f", "v_dual_dot2")):
         return "fma"
@@ -96,7 +100,8 @@ def _nvidia(text: str) -> list[Line]:
         always = bool(jump) and jump[1].split() in ([], ["pT"]) and operation == code
         found.append(Line(_nvidia_kind(operation.split()[0]), target=jump[2] if jump else "",
                           always=always or operation.startswith("exit"),
-                          cycles=int(delay[1]) if delay else 1, products=_products(operation)))
+                          cycles=int(delay[1]) if delay else 1, products=_products(operation),
+                          bytes=operation.startswith("imma")))
     return found
 
 
@@ -113,6 +118,8 @@ def _nvidia_kind(name: str) -> str:
         return f"{where} {'load' if first == 'ld' else 'store'} {size // 8}"
     if first in ("ffma", "hfma2", "dfma", "ffma32"):
         return "fma"
+    if first == "idp4":
+        return "dot"
     if first in ("mov", "swap"):
         return "move"
     if first in ("movm", "shfl", "redux", "vote"):
@@ -138,9 +145,10 @@ def _intel(text: str) -> list[Line]:
             kind = (_intel_message(following, lanes) if name.startswith("send")
                     else _intel_kind(name, re.search(r"<\d+>(\w+)", line)))
             jump = re.search(r"JIP:\s+(LABEL\d+)", line) if name == "while" else None
-            deep = re.match(r".*dpas\w*\.(\d+)x(\d+)", line)
+            deep, whole = re.match(r".*dpas\w*\.(\d+)x(\d+)", line), ",1,0>B " in line
             found.append(Line(kind, target=jump[1] if jump else "", products=int(deep[1])
-                              * int(deep[2]) * 2 * lanes if deep else 0))
+                              * int(deep[2]) * (4 if whole else 2) * lanes if deep else 0,
+                              bytes=bool(deep) and whole))
     return found
 
 
@@ -164,6 +172,8 @@ def _intel_kind(name: str, result: re.Match[str] | None) -> str:
     integers."""
     if name.startswith("dpas"):
         return "matrix"
+    if name == "dp4a":
+        return "dot"
     if name.startswith("sync"):
         return "barrier" if name == "sync bar" else "wait"
     if name in ("while", "break", "if", "else", "endif", "do", "cont", "halt"):
@@ -182,8 +192,10 @@ it much."""
 
 
 def work(lines: list[Line]) -> str:
-    """The class of what a program computes with: matrix instructions, or fma without those."""
-    return "matrix" if any(line.kind == "matrix" for line in lines) else "fma"
+    """The class of what a program computes with: matrix instructions, without those dot products,
+    and fma without either."""
+    kinds = {line.kind for line in lines}
+    return next((kind for kind in ("matrix", "dot") if kind in kinds), "fma")
 
 
 def executed(lines: list[Line], turns: int = TURNS) -> int:

@@ -125,6 +125,35 @@ def test_intel_listing_is_read() -> None:
     assert mix(read(INTEL))["scratch store 4"] == 1
 
 
+BYTES = {
+    "navi31": ("BB0:\n\tv_wmma_i32_16x16x16_iu8 v[8:15], v[112:115], v[120:123], v[8:15] "
+               "neg_lo:[1,1,0]\n", 16 ** 3, 32, 32),
+    "ad104": ("block 0 L0 [] -> {\n r0..4 = imma.m16n8k32.i8.i8 r132..136 r142..144 r0..4 // "
+              "delay=15 wr:2\n", 16 * 8 * 32, 16, 32),
+    "bmg": ("dpas.8x8(16)    g33<1>D   null<1,1,0>D    g1<1,1,0>B      g9<1,1,0>B { align1 };\n",
+            8 * 16 * 32, 16, 16),
+}
+DOTS = {"navi31": "BB0:\n\tv_dot4_i32_iu8 v1, v2, v3, v1\n", "bmg": (
+    "dp4a(16)  g3<1>D  g4<8,8,1>D  g5<8,8,1>D  g6<8,8,1>D { align1 1H };\n"),
+    "ad104": "block 0 L0 [] -> {\n r0 = idp4.i8.i8 r1 r2 r0 // delay=2\n"}
+
+
+@pytest.mark.parametrize("chip", BYTES)
+def test_products_of_bytes_have_rates_of_their_own(chip: str) -> None:
+    text, products, clocks, lanes = BYTES[chip]
+    (line,) = [each for each in read(text) if each.kind == "matrix"]
+    assert line.products == products and line.bytes
+    assert busy([line], rates_of(chip), lanes)["work"] == clocks
+    assert not any(each.bytes for listing in (AMD, NVIDIA, INTEL) for each in read(listing))
+
+
+@pytest.mark.parametrize("chip, clocks", [("navi31", 1), ("bmg", 1), ("ad104", 2)])
+def test_dot_products_are_work_where_there_are_no_matrices(chip: str, clocks: int) -> None:
+    lines = [each for each in read(DOTS[chip]) if each.kind != "label"]
+    assert [each.kind for each in lines] == ["dot"]
+    assert busy(lines, rates_of(chip), 16 if chip == "bmg" else 32)["work"] == clocks
+
+
 NESTED = """\
 BB0:
 	s_nop 0
