@@ -8,7 +8,8 @@ import pytest
 
 from smalti.compiler.integers import IntegerChoice
 from smalti.compiler.targets import TARGETS
-from smalti.graph import Graph, Node
+from smalti.fuse import partition
+from smalti.graph import Graph, Node, Value
 from smalti.kernel.form import Kernel
 from smalti.machine.library import device
 from smalti.machine.unit_rates import unit_rates
@@ -16,6 +17,7 @@ from smalti.schedule.group import GroupLimits, GroupSchedule, MatrixShape
 
 TARGET = TARGETS["spirv"]
 UNIT = (MatrixShape(16, 16, 16, "f16", "f32"),)
+OF_BYTES = (MatrixShape(16, 16, 32, "i8", "i32"), *UNIT)
 
 
 def choice(name: str = "a100_pcie_40_gb", precision: str = "f16", **limits: object
@@ -30,12 +32,15 @@ def choice(name: str = "a100_pcie_40_gb", precision: str = "f16", **limits: obje
 
 
 def product(rows: int, depth: int, columns: int, steady: bool = True, sign: str = "u8") -> Node:
-    g = Graph()
-    a = g.input("a", (rows, depth), sign)
-    b = (g.parameter if steady else g.input)("b", (depth, columns), "i8")
-    found = g.apply("mat_mul_integer", a, b, g.constant(3, sign), g.constant(0, "i8")).node
+    found = product_in(Graph(), rows, depth, columns, steady, sign).node
     assert found is not None
     return found
+
+
+def product_in(g: Graph, rows: int, depth: int, columns: int, steady: bool, sign: str) -> Value:
+    a = g.input("a", (rows, depth), sign)
+    b = (g.parameter if steady else g.input)("b", (depth, columns), "i8")
+    return g.apply("mat_mul_integer", a, b, g.constant(3, sign), g.constant(0, "i8"))
 
 
 LARGE = product(4096, 320, 320)
@@ -45,10 +50,37 @@ LARGE = product(4096, 320, 320)
     ({"precision": "f32", "matrices": ()}, True),
     ({"precision": "f32", "matrices": (), "fast_dot_i8": False}, False),
     ({"precision": "f32", "matrices": (), "dot_i8": False, "fast_dot_i8": False}, False),
-    ({}, False)], ids=["dot products", "slow ones", "none", "beside a matrix unit of halves"])
+    ({}, False), ({"matrices": OF_BYTES}, True),
+    ({"matrices": OF_BYTES, "dot_i8": False, "fast_dot_i8": False}, True)],
+    ids=["dot products", "slow ones", "none", "beside a matrix unit of halves",
+         "in a matrix unit", "there without dot products"])
 def test_the_fastest_way_is_taken(limits: dict, taken: bool) -> None:
     found = choice(**limits)
     assert found.computes(LARGE) is found.stands(LARGE) is taken
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [
+    ("a100_pcie_40_gb", 4, 9), ("rtx_4060", 3, 5), ("rx_9070_xt", 3, 5), ("rx_7900_xtx", 1, 1.5)])
+def test_matrices_of_bytes_are_taken_by_their_rate(name: str, least: float, most: float) -> None:
+    """How many times as fast as by dot products a large product is: those of RX 7900 XTX multiply
+    as many bytes as its matrix unit."""
+    found, without = (choice(name, matrices=shapes) for shapes in (OF_BYTES, UNIT))
+    (kernel,) = [each.kernel for each in partition(deep(), (), TARGET.functions).regions]
+    clocks = {}
+    for each in (found, without):
+        schedule = TARGET.likely(kernel, each.limits, "f16")
+        clocks[schedule.matrix] = TARGET.cost(kernel, each.limits, schedule)
+        assert schedule.dtype == "i8"
+    assert clocks.keys() == {"16x16x32", ""}
+    assert least < clocks[""] / clocks["16x16x32"] < most
+    assert found.stands(product(2048, 2048, 2048))
+
+
+def deep() -> Graph:
+    """A product whose sums are its result."""
+    g = Graph()
+    g.output("y", product_in(g, 2048, 2048, 2048, True, "u8"))
+    return g
 
 
 def test_sums_that_floats_would_take_in_parts_are_taken_in_integers() -> None:
