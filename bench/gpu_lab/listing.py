@@ -1,7 +1,8 @@
 """Reads the assembly that Mesa's compilers print: instructions by class, and the hottest loop.
 
-Classes: matrix, fma, dot (of four bytes), alu, move, shuffle, scalar, wait, barrier, branch, and for memory "global",
-"shared" or "scratch", "load" or "store", and the bytes of one lane, as in "shared load 16".
+Classes: matrix, fma, dot (of four bytes), alu, move, shuffle, scalar, wait, barrier, branch, and
+for memory "global", "shared" or "scratch", "load" or "store", and the bytes of one lane, as in
+"shared load 16".
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ ISSUED_FOR_SOME, ISSUED_FOR_HALVES = 25, 1.5
 a loop), and to widen and narrow each that is computed with. Read off the listings of AMD's
 compiler."""
 ISSUED_FOR_A_BYTE = 2.5
-"""Those to stage a byte for the matrix unit, which is read as a word of 32 bits: a part of a load of
-four, and a mask, a shift and an or with its neighbours, some of which units do at once."""
+"""Those to stage a byte for the matrix unit, which is read as a word of 32 bits: a part of a load
+of four, and a mask, a shift and an or with its neighbours, some of which units do at once."""
 ISSUED_FOR_A_CODE = 5
 """Those to widen a quantised weight: a shift and a mask, which some units do as they convert, the
 conversion, the sum with the least code, the product with the scale."""

@@ -207,7 +207,7 @@ def test_dot_products_are_instructions_where_the_device_has_them() -> None:
     assert "dot4I8Packed(" not in texts[False][1] and "fn dot_i8(" in texts[False][1]
 
 
-def test_products_of_integers_in_the_matrix_unit(vulkan: Gpu) -> None:  # noqa: F811
+def test_products_of_integers_in_the_matrix_unit(vulkan: Gpu) -> None:
     shapes = [shape for shape in vulkan.limits.matrices if shape.factors == "i8"]
     if not shapes:
         absent("no matrix unit of bytes", "mesa-vulkan-drivers in its version 26 or later")

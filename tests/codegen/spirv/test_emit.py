@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import group_programs as programs
 import pytest
-from gpu_devices import adapter, vulkan  # noqa: F401
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import F32, GroupProgram, Number

@@ -425,8 +425,8 @@ def _convert(expr: Op, arguments: Sequence[np.ndarray], dtype: np.dtype) -> np.n
             return words if vector_type(expr.type).lanes > 1 else words[..., 0]
     assert expr.instruction == "matrix_multiply_add", expr.instruction
     if dtype == np.int32:  # f64 holds what the bytes of a matrix add up to, whatever its depth
-        a, b = (argument.astype(np.float64) for argument in arguments[:2])
-        return (a @ b).astype(dtype) + arguments[2]
+        wide = [argument.astype(np.float64) for argument in arguments[:2]]
+        return (wide[0] @ wide[1]).astype(dtype) + arguments[2]
     a, b, total = (argument.astype(np.float32) for argument in arguments)
     return _rounded((a @ b + total).astype(dtype), expr.type)
 
