@@ -10,8 +10,9 @@ from dataclasses import replace
 import integer_graphs
 import numpy as np
 import pytest
-from gpu_devices import absent, adapter, vulkan  # noqa: F401
+from gpu_devices import absent
 from group_kernels import LIMITS, execute
+from interpreted_gpu import InterpretedGpu
 from webgpu_devices import webgpu  # noqa: F401
 
 from smalti.codegen.gpu import lower
@@ -25,9 +26,10 @@ from smalti.compiler.targets import TARGETS
 from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
 from smalti.fuse.support import lacking
-from smalti.graph import Graph
+from smalti.graph import Graph, evaluate
 from smalti.kernel.form import Kernel
 from smalti.rewrite import rewrite
+from smalti.runtime.gpu.compilation import compile_for
 from smalti.runtime.gpu.interface import Gpu
 from smalti.schedule.candidates_group import arithmetic
 from smalti.schedule.group import GroupContraction, GroupLimits, MatrixShape
@@ -217,6 +219,31 @@ def test_products_of_integers_in_the_matrix_unit(vulkan: Gpu) -> None:
         for kernel in contractions(build()):
             for schedule in fitting if build is wide else fitting[:1]:
                 check(kernel, schedule, vulkan)
+
+
+LAYERS = {
+    "product": lambda: integer_graphs.product(256, 512, 256, ("u8", "i8"), (31, 0), "bytes"),
+    "convolution": lambda: integer_graphs.convolution(64, 14, 96, ("u8", "u8"), (77, 128), "bytes"),
+}
+
+
+@pytest.mark.parametrize(("name", "device"), [
+    ("product", "interpreted"), ("convolution", "interpreted"), ("product", "vulkan")])
+def test_quantised_layers_in_the_matrix_unit(name: str, device: str,
+                                             request: pytest.FixtureRequest) -> None:
+    """A whole program, where the model of the device takes matrices by itself. A driver of the CPU
+    compiles the convolution for two minutes."""
+    gpu = InterpretedGpu(replace(UNIT, matrices=SHAPES[1:2], subgroup_min=32)) if (
+        device == "interpreted") else request.getfixturevalue(device)
+    if not any(shape.factors == "i8" for shape in gpu.limits.matrices):
+        absent("no matrix unit of bytes", "mesa-vulkan-drivers in its version 26 or later")
+    graph = LAYERS[name]()
+    program = compile_for(gpu, graph, precision="f32")
+    assert [each.subgroup for each in program.module.shaders] == [gpu.limits.subgroup_max]
+    given, weights = integer_graphs.operands(graph)
+    program.bind(weights)
+    (expected,) = evaluate(graph, given, weights).values()
+    np.testing.assert_array_equal(program.run(given)["y"], expected)
 
 
 @pytest.mark.parametrize("device", ["vulkan", "webgpu"])
