@@ -6,6 +6,7 @@ import pytest
 from contraction_graphs import Conv, linear
 
 from smalti import machine
+from smalti.compiler.targets import TARGETS
 from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel
@@ -157,3 +158,42 @@ def test_half_of_the_registers_are_sums_where_the_matrix_unit_waits(name: str, h
 def test_chunks_are_loaded_ahead_where_registers_are_left(name: str, ahead: bool) -> None:
     kernel = contraction(Conv(320, 32, 32, 320).graph())
     assert all(s.ahead == ahead for s in schedules(kernel, DEVICES[name], "f16") if s.matrix)
+
+
+WHOLE = {"rx_7900_xtx": (16, 16, 16), "rx_9070_xt": (16, 16, 16), "rtx_4070": (16, 16, 32),
+         "arc_b580": (8, 16, 32), "arc_a770": (8, 8, 32)}
+"""Products of bytes in the matrix units of these devices."""
+
+
+def of_bytes(name: str) -> tuple[Kernel, GroupLimits]:
+    """A product of bytes, on a device that has dot products and a matrix unit for them."""
+    g = Graph("bytes")
+    x, w = g.input("x", (4096, 1280), "u8"), g.parameter("w", (1280, 640), "i8")
+    sums = g.apply("mat_mul_integer", x, w, g.constant(3, "u8"), g.constant(0, "i8"))
+    g.output("y", g.apply("cast", sums, to="f32"))
+    functions = TARGETS["spirv"].functions
+    (kernel,) = [p.kernel for p in partition(g, (), functions).regions]
+    shape = MatrixShape(*WHOLE[name], "i8", "i32")
+    return kernel, replace(DEVICES[name], matrices=(shape,), dot_i8=True, fast_dot_i8=True)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_products_of_bytes_are_in_the_matrix_unit_by_its_rate(name: str) -> None:
+    kernel, limits = of_bytes(name)
+    found, work = choose_group(kernel, limits, "f16"), GroupWork.of(kernel, limits)
+    assert (found.dtype, found.weights, found.matrix) == ("i8", "i8", limits.matrices[0].text)
+    assert found.block_m * found.block_n <= limits.registers / 4 * found.subgroup
+    assert work.held(found) <= limits.registers
+    slow = replace(limits, rates=replace(limits.rates, matrix_bytes=limits.rates.dots / 4))
+    assert not choose_group(kernel, slow, "f16").matrix
+    assert work.clocks(found) < GroupWork.of(kernel, slow).clocks(found)
+
+
+def test_drivers_load_matrices_of_bytes_where_invocations_hold_known_lines() -> None:
+    """Only of halves an invocation reads its column itself."""
+    kernel, limits = of_bytes("arc_a770")
+    known = replace(limits, right_lines="columns")
+    found = choose_group(kernel, limits, "f16")
+    assert choose_group(kernel, known, "f16") == found
+    clocks = [GroupWork.of(kernel, each).clocks(found) for each in (limits, known)]
+    assert clocks[0] == clocks[1]

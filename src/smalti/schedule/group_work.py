@@ -393,7 +393,8 @@ class GroupWork:
         """Matrices that a subgroup reads for a chunk, as many as take as long to read as words: of
         those that are read where the weight is, drivers merge the words."""
         rows, columns, depth = s.shape
-        lines = s.direct or self.by_columns and s.subgroup == columns
+        whole = s.dtype == BYTES  # which are put into their places one by one: drivers load those
+        lines = s.direct or self.by_columns and s.subgroup == columns and not whole
         right = LINE_READ if lines else 1.0
         return (s.block_m / rows + right * s.block_n * self.parts / columns) * s.tile_k / depth
 
