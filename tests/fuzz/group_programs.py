@@ -22,30 +22,37 @@ import numpy as np
 from hypothesis import HealthCheck, given, note, seed, settings
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("", "material")]
+import integer_graphs  # noqa: E402
 from attention_kernels import attention  # noqa: E402
 from contraction_graphs import CONV_CASES, fitting, linear  # noqa: E402
 from graph_strategies import graphs  # noqa: E402
 from group_kernels import execute, narrowed, regions, relative_error  # noqa: E402
 
 from smalti.codegen.gpu.lower import FORMS  # noqa: E402
+from smalti.compiler.targets import TARGETS  # noqa: E402
 from smalti.errors import IllegalSchedule  # noqa: E402
+from smalti.fuse import partition  # noqa: E402
 from smalti.graph import Graph  # noqa: E402
 from smalti.kernel.form import Kernel  # noqa: E402
 from smalti.schedule.choose_group import choose_group  # noqa: E402
 from smalti.schedule.group import GroupLimits, GroupSchedule, MatrixShape  # noqa: E402
+from smalti.schedule.merge import integer_sums  # noqa: E402
 
 MATRICES = tuple(MatrixShape(*shape, factors, "f32") for shape in ((8, 8, 8), (16, 16, 16))
                  for factors in ("f16", "bf16"))
+OF_BYTES = tuple(MatrixShape(*shape, "i8", "i32") for shape in ((8, 8, 8), (16, 16, 32)))
 DEVICES = {
     "least": GroupLimits(bindings=8),
     "software": GroupLimits(32 << 10, 1024, 8, 8, subgroup_operations=True, bindings=16, f16=True),
     "large": GroupLimits(48 << 10, 1024, 32, 32, subgroup_operations=True, bindings=16, f16=True,
-                         bf16=True, subgroup_choice=True, matrices=MATRICES, units=132),
+                         bf16=True, subgroup_choice=True, matrices=(*MATRICES, *OF_BYTES),
+                         units=132),
     "wide": GroupLimits(64 << 10, 1024, 32, 64, subgroup_operations=True, bindings=16, f16=True,
                         subgroup_choice=True, matrices=MATRICES[2:3], units=60),
     "few registers": GroupLimits(48 << 10, 1024, 8, 32, subgroup_operations=True, bindings=16,
                                  f16=True, subgroup_choice=True, units=32, registers=128,
-                                 matrices=(MatrixShape(8, 8, 16, "f16", "f32"),)),
+                                 matrices=(MatrixShape(8, 8, 16, "f16", "f32"),
+                                           MatrixShape(8, 8, 32, "i8", "i32"))),
     "short grid": GroupLimits(bindings=16, grid=(3, 65535, 65535)),
 }
 ERRORS = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}
@@ -102,6 +109,11 @@ def windows(draw: st.DrawFn) -> Graph:
     return g
 
 
+def _signs(zero: int, dtypes: tuple[str, str]) -> tuple[tuple[str, str], tuple[int, int]]:
+    """Dtypes of both factors of a product of bytes, and their zero points."""
+    return dtypes, (zero + 128 * (dtypes[0] == "u8"), 128 * (dtypes[1] == "u8"))
+
+
 LINEAR = st.builds(
     linear, st.tuples(st.integers(1, 3), st.integers(1, 30)), st.integers(1, 70),
     st.integers(1, 35).map(lambda half: 2 * half),
@@ -111,6 +123,12 @@ ATTENTION = st.builds(
     attention, st.integers(1, 40), st.integers(1, 90), st.integers(1, 2), st.integers(1, 40),
     st.sampled_from([0, 0, 1, 9, 24]), st.integers(1, 2), st.booleans(),
     st.sampled_from(["", "", "s", "st", "nhst"]), apart=st.sampled_from([0, 0, 1, 4]))
+POINTS = st.tuples(st.integers(-128, 127), st.sampled_from([("u8", "i8"), ("i8", "u8")]))
+INTEGERS = st.builds(
+    lambda size, images, point: integer_graphs.convolution(
+        4 * size[0], 1 + size[1] // 8, size[2], *_signs(*point), "f32", window=3) if images else
+    integer_graphs.product(size[1], 4 * size[0], size[2], *_signs(*point), "f32"),
+    st.tuples(st.integers(1, 40), st.integers(1, 60), st.integers(1, 80)), st.booleans(), POINTS)
 GRAPHS = {"map": graphs(), "reduction": reductions(), "normalization": normalizations(),
           "contraction": CONV_CASES.map(lambda case: fitting(case).graph()), "linear": LINEAR,
           "windows": windows()}
@@ -119,7 +137,11 @@ GRAPHS = {"map": graphs(), "reduction": reductions(), "normalization": normaliza
 @st.composite
 def kernels(draw: st.DrawFn) -> Kernel | None:
     """A kernel of a form that GPUs compute, of f32 or halves; None where a graph has none."""
-    kind = draw(st.sampled_from([*GRAPHS, "attention"]))
+    kind = draw(st.sampled_from([*GRAPHS, "attention", "integers"]))
+    if kind == "integers":
+        found = partition(draw(INTEGERS), (), TARGETS["spirv"].functions).regions
+        return next((p.kernel for p in found if getattr(p, "kernel", None)
+                     and p.kernel.form == "contraction"), None)
     if kind == "attention":
         kernel = draw(ATTENTION)
     else:
@@ -141,7 +163,7 @@ def changed(draw: st.DrawFn, schedule: GroupSchedule, limits: GroupLimits) -> Gr
         elif isinstance(value, bool):
             others = [not value]
         elif isinstance(value, str):
-            others = ["f32", "f16", "bf16"]
+            others = ["f32", "f16", "bf16", "i8"]
         else:
             others = [max(1, value // 2), value * 2, value + 4, 1, 2, 3, 8, 32]
         schedule = replace(schedule, **{field: draw(st.sampled_from(others))})
@@ -151,7 +173,7 @@ def changed(draw: st.DrawFn, schedule: GroupSchedule, limits: GroupLimits) -> Gr
 def check(kernel: Kernel, schedule: GroupSchedule, limits: GroupLimits, subgroup: int) -> None:
     """Assert that a schedule of a kernel computes what the kernel means."""
     arrays = {}
-    if kernel.form == "contraction":  # sums of products keep a size of one
+    if kernel.form == "contraction" and not integer_sums(kernel):  # sums keep a size of one
         shape = kernel.buffer("weight").shape
         arrays["weight"] = np.random.default_rng(1).standard_normal(shape) / np.sqrt(
             np.prod(shape[-3:]))

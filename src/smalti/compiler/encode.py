@@ -18,7 +18,7 @@ from smalti.errors import InputError
 
 HEADER = struct.Struct("<8s32sQQQ")
 """Magic, SHA-256 of all that follows it, and the bytes of text, code and constants."""
-MAGIC = b"SMALTI\0\x0b"
+MAGIC = b"SMALTI\0\x0c"
 DIGEST_END = 40  # of the header's magic and digest, which the digest leaves out
 
 

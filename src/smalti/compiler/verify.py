@@ -26,6 +26,7 @@ from smalti.errors import InputError, VerificationError
 from smalti.graph.operation import DTYPES, OPERATIONS, Type
 from smalti.graph.operations.contraction import FACTORS
 from smalti.graph.quantised import FORMATS
+from smalti.schedule.group import WORD_OF_BYTES
 
 TILES_MAX = (1 << 31) - 1  # the largest number that code for x86 takes apart
 MEMORY_BYTES_MAX = 1 << 46  # 64 TiB: sizes beyond are those of a damaged file
@@ -120,7 +121,8 @@ def _packing_faults(module: Module, slot: WeightSlot, size: int) -> Iterator[str
             or math.prod(extents[:4]) != math.prod(packing.shape) \
             or layout.taps * layout.c > layout.rows or layout.o > layout.columns \
             or layout.block < 1 or layout.rows % layout.block \
-            or isinstance(layout, PackedBytes) and slot.dtype not in FACTORS:
+            or isinstance(layout, PackedBytes) and (
+                slot.dtype not in FACTORS or layout.block % WORD_OF_BYTES):
         yield f"packing to {layout}"
 
 

@@ -22,8 +22,10 @@ from smalti.codegen.gpu.verifier import verify
 from smalti.codegen.spirv.emit import emit as spirv
 from smalti.codegen.spirv.text import listing
 from smalti.codegen.wgsl.emit import emit as wgsl
+from smalti.compiler.encode import from_bytes, to_bytes
 from smalti.compiler.targets import TARGETS
-from smalti.errors import IllegalSchedule
+from smalti.compiler.verify import verify as verified
+from smalti.errors import IllegalSchedule, VerificationError
 from smalti.fuse import partition
 from smalti.fuse.support import lacking
 from smalti.graph import Graph, evaluate
@@ -244,6 +246,21 @@ def test_quantised_layers_in_the_matrix_unit(name: str, device: str,
     program.bind(weights)
     (expected,) = evaluate(graph, given, weights).values()
     np.testing.assert_array_equal(program.run(given)["y"], expected)
+
+
+def test_a_plan_keeps_how_bytes_are_packed_and_no_other_blocks_are_taken() -> None:
+    gpu = InterpretedGpu(replace(UNIT, matrices=SHAPES[1:2], subgroup_min=32))
+    module = compile_for(gpu, LAYERS["product"](), precision="f32").module
+    assert from_bytes(to_bytes(module)) == module
+    (number,) = [n for n, slot in enumerate(module.slots) if slot.packing]
+    slot = module.slots[number]
+    assert slot.packing.layout.block == 16
+    for block in (0, 2, 24):
+        layout = replace(slot.packing.layout, block=block)
+        other = replace(slot, packing=replace(slot.packing, layout=layout))
+        with pytest.raises(VerificationError, match="packing to PackedBytes"):
+            verified(replace(module, slots=[*module.slots[:number], other,
+                                            *module.slots[number + 1:]]))
 
 
 @pytest.mark.parametrize("device", ["vulkan", "webgpu"])
