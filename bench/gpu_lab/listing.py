@@ -232,7 +232,8 @@ def _executed(blocks: list[list[Line]], before: list[list[int]], kind: str,
 
 
 def _blocks(lines: list[Line]) -> tuple[list[list[Line]], list[list[int]]]:
-    """Lines that run together, and for each such block those from which control comes."""
+    """Lines that run together, and for each such block those from which control comes. What nobody
+    reaches, as what fills up lines of code behind a jump, is where control comes from for none."""
     blocks: list[list[Line]] = [[]]
     for line in lines:
         if line.label:
@@ -249,7 +250,13 @@ def _blocks(lines: list[Line]) -> tuple[list[list[Line]], list[list[int]]]:
             before[names[last.target]].append(number)
         if not last.always and number + 1 < len(blocks):
             before[number + 1].append(number)
-    return blocks, before
+    reached, open_ = {0}, [0]
+    while open_:
+        each = open_.pop()
+        behind = {number for number, sources in enumerate(before) if each in sources} - reached
+        reached |= behind
+        open_ += behind
+    return blocks, [[each for each in sources if each in reached] for sources in before]
 
 
 def _loops(nodes: set[int], before: list[list[int]]) -> list[set[int]]:

@@ -184,6 +184,23 @@ def test_what_a_loop_does_most_often_is_hot() -> None:
     assert executed(read(more)) == 4 * 8 + 8 * 8
 
 
+def test_what_fills_lines_behind_a_jump_leads_into_no_loop() -> None:
+    """AMD's compiler lets a loop begin at a line of code: then it is entered by a jump over that,
+    and what copies a counter for the next turn."""
+    padded = NESTED.replace("BB2:\n", """\
+	s_branch BB6
+	s_nop 0
+	(then repeated 1 times)
+BB5:
+	v_mov_b32_e32 v3, v4
+BB6:
+""").replace("s_cbranch_scc0 BB2", "s_cbranch_scc0 BB5")
+    hot, around = hot_loop(read(padded))
+    assert mix(hot) == {"branch": 1, "fma": 1, "move": 1}
+    assert mix(around) == {"branch": 3, "fma": 1, "move": 1, "scratch load 4": 1}
+    assert executed(read(padded)) == 8 * 8
+
+
 def test_unrolled_work_is_the_whole_listing() -> None:
     lines = read(AMD.replace("s_cbranch_scc0 BB3", "s_nop 0"))
     assert hot_loop(lines) == (lines, lines)
