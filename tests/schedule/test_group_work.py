@@ -141,6 +141,18 @@ def test_matrices_of_few_rows_or_one_chunk_may_be_read_where_they_are(name: str)
     assert not placed(linear((2,), 1280, 1281))  # whose matrices reach behind the last column
 
 
+def test_chunks_may_be_as_deep_as_all_invocations_bring_as_many_vectors() -> None:
+    """Of 16 pixels five subgroups bring 2 vectors of 8 channels each where a chunk is 160 deep, and
+    some bring fewer in all that are a power of two; four subgroups need no such chunk."""
+    kernel, limits = contraction(Conv(320, 8, 8, 320).graph()), DEVICES["rx_9070_xt"]
+    work, deep = GroupWork.of(kernel, limits), {}
+    for s in schedules(kernel, limits, "f16"):
+        if s.direct and s.block_m == s.tile_m == 16 and s.block_n == 32:
+            deep.setdefault(s.tile_n, set()).add((s.tile_k, work.even(s)))
+    assert deep[160] == {(32, False), (64, False), (128, False), (160, True)}
+    assert {tile_k for tile_k, _ in deep[64]} == {32, 64, 128}
+
+
 @pytest.mark.parametrize(("name", "half"), [("rx_9070_xt", True), ("rtx_4070", False),
                                             ("arc_b580", True), ("arc_a770", True)])
 def test_half_of_the_registers_are_sums_where_the_matrix_unit_waits(name: str, half: bool) -> None:

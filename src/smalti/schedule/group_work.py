@@ -303,6 +303,10 @@ class GroupWork:
         return sum(idle > lines for idle, lines in
                    zip(self._idle(s), (s.tile_m, s.tile_n * self.parts)))
 
+    def even(self, s: GroupContraction) -> bool:
+        """Whether all invocations bring as many vectors of the patch, and of the weight."""
+        return not any(self._idle(s))
+
     def _idle(self, s: GroupContraction) -> tuple[int, int]:
         """How many invocations have nothing of the patch to bring in the last turn; and of the
         weight."""

@@ -40,11 +40,13 @@ only fewer subgroups: the first 3x3 of a UNet takes as many clocks, with 10 warp
 SHORT = 64
 """Depth of a product, at most, that is staged whole: once, with the addresses of a loop of several
 chunks but without the loop, which drivers would write out anyway."""
-DEEPER = (1, 2, 4)
+DEEPER, EVENLY = (1, 2, 4), (3, 5, 6)
 """How many times as deep as others chunks are whose right matrices are read where they are: each of
-them waits for its weights. Where registers are few, deeper ones only without a branch around what
-some invocations bring: with it Intel's compiler loads all right matrices first, and takes 139
-registers of 128 where it takes 111 without (16 rows, 768 by 640)."""
+them waits for its weights. The latter are tried where every invocation brings as many vectors of
+the patch, and under no other does: of 128 channels of 16 pixels five subgroups bring 256 vectors in
+two turns, and of 160 channels 320. Where registers are few, deeper ones only without a branch
+around what some invocations bring: with it Intel's compiler loads all right matrices first, and
+takes 139 registers of 128 where it takes 111 without (16 rows, 768 by 640)."""
 PLACED_ACROSS = 2
 """Right matrices across a block of these, at least: to read a left one costs as much as a product,
 which others have to share. By the listings of Intel's compiler two are bound at 83 % of the matrix
@@ -203,6 +205,10 @@ def _blocks(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
                 if block_n >= PLACED_ACROSS * shape.columns:
                     placing = [replace(found[0], direct=True, tile_k=n * found[0].tile_k)
                                for n in DEEPER if n * found[0].tile_k < 2 * work.depth]
+                    if not any(map(work.even, placing)):
+                        placing += [s for s in (replace(placing[0], tile_k=n * found[0].tile_k)
+                                                for n in EVENLY)
+                                    if work.channels % s.tile_k == 0 and work.even(s)]
                     yield from [s for s in placing if work.held(s) <= SURE * limits.registers
                                 and not (limits.few_registers and s.tile_k > found[0].tile_k
                                          and work.partial(s))]

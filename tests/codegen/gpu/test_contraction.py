@@ -23,6 +23,7 @@ from smalti.codegen.gpu.form import (
     Statement,
     expressions,
 )
+from smalti.codegen.gpu.ranges import Ranges
 from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
 from smalti.fuse.precision import held, stored_in
@@ -340,19 +341,28 @@ def loops(body: Iterable[Statement]) -> Iterator[Loop]:
 
 
 def test_borders_stay_in_the_loop_over_the_chunks_of_a_tap() -> None:
-    """In the inner loop nothing is compared or divided: a place is one sum."""
+    """In the inner loop nothing is divided, and nothing compared but the number of a chunk with how
+    many there are: a place is one sum, of which no part takes a division by the lanes of a vector.
+    """
     (kernel,) = contractions(Conv(64, 6, 5, 16, batch=2).graph())
-    schedule = replace(MATRIX, tile_k=16, ahead=True)
-    check(kernel, schedule)
-    (program,) = lower(kernel, schedule, LIMITS).steps
-    taps, chunks = (each for each in loops(program.body) if any(
-        isinstance(inner, Barrier) for inner in each.body))
+    for schedule in (replace(MATRIX, tile_k=16, ahead=True),
+                     replace(MATRIX, tile_k=16, ahead=True, direct=True),
+                     replace(MATRIX, tile_m=48, tile_k=16, ahead=True, direct=True)):
+        check(kernel, schedule)
+        (program,) = lower(kernel, schedule, LIMITS).steps
+        taps, chunks = (each for each in loops(program.body) if any(
+            isinstance(inner, Barrier) for inner in (*each.body, *(
+                part for loop in loops(each.body) for part in loop.body))))
 
-    def asked(loop: Loop) -> set[str]:
-        return {each.instruction for each in expressions(loop.body) if isinstance(each, Op)}
+        def asked(loop: Loop) -> list[str]:
+            return [each.instruction for each in expressions(loop.body) if isinstance(each, Op)]
 
-    compared = {"less", "min", "max", "div", "rem"}
-    assert not asked(chunks) & compared and asked(taps) & compared
+        compared = {"less", "max", "div", "rem"}
+        assert not compared.intersection(asked(chunks)) and asked(chunks).count("min") == 1
+        assert compared.intersection(asked(taps))
+        ranges = Ranges(program)
+        for each in loads_of(replace(program, body=chunks.body), 2 * 6 * 5 * 64):
+            assert ranges.vectors(each.index, 4)[0]
 
 
 @pytest.mark.parametrize("channels", [32, 64, 48])  # chunks for a place of the window: 1, 2, 1.5
@@ -370,6 +380,26 @@ def test_statistics_of_an_image_are_loaded_once_for_its_rows(channels: int, heig
         isinstance(part, Barrier) for part in each.body)][-1]
     found = replace(program, body=inner.body)
     assert len(loads_of(found, 2 * channels)) == 2 * times
+
+
+@pytest.mark.parametrize(("channels", "tile_k"), [(128, 128), (256, 128)])
+def test_statistics_are_read_by_all_where_only_some_bring_a_vector(channels: int, tile_k: int
+                                                                   ) -> None:
+    """The second vector of an invocation is of the same image as the first; where both images are
+    in a tile, it may be behind the last one."""
+    conv = Conv(channels, 4, 4, 80, batch=2, before="normalized")
+    (kernel,) = contractions(conv.graph(), "f16")
+    for tile_m, times in ((16, 1), (32, 2)):
+        schedule = replace(MATRIX, tile_m=tile_m, block_m=tile_m, tile_n=80, tile_k=tile_k,
+                           ahead=True, direct=True)
+        check(kernel, schedule)
+        (program,) = lower(kernel, schedule, LIMITS).steps
+        inner = [each for each in loops(program.body) if any(
+            isinstance(part, Barrier) for part in each.body)][-1]
+        found = loads_of(replace(program, body=inner.body), 2 * channels)
+        spots = -(-tile_m * tile_k // 8 // schedule.invocations)
+        assert len(found) == 2 * (spots if times > 1 else 1)
+        assert tile_m * tile_k // 8 % schedule.invocations
 
 
 def loads_of(program: GroupProgram, elements: int) -> list[GroupLoad]:
@@ -402,6 +432,7 @@ def test_a_part_of_the_depth_may_begin_inside_of_a_tap() -> None:
     (kernel,) = contractions(Conv(64, 6, 5, 16).graph())
     for split in (2, 5, 12):
         check(kernel, replace(MATRIX, tile_k=16, ahead=True, split=split))
+        check(kernel, replace(MATRIX, tile_k=16, ahead=True, direct=True, split=split))
 
 
 def test_equal_layouts_are_equal_bytes() -> None:

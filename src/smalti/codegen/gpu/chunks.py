@@ -50,11 +50,14 @@ class Chunks:
 
     def run(self, start: Expr, stop: Expr) -> None:
         """Add up the products of all chunks from `start` on, below `stop`."""
-        if not self.schedule.ahead or self.schedule.matrix and self.schedule.direct:
+        taps = self.patch.chunks_of_a_tap > 1
+        if not self.schedule.ahead:
             self._each(start, stop)
+        elif self.schedule.matrix and self.schedule.direct:
+            (self._each_of_taps if taps else self._each)(start, stop)
         elif self.schedule.buffers == 2:
             self._two_buffers(start, stop)
-        elif self.patch.chunks_of_a_tap > 1:
+        elif taps:
             self._by_taps(start, stop)
         else:
             self._ahead(start, stop)
@@ -63,6 +66,19 @@ class Chunks:
         self._only(start)
         if self.each > 1:
             with self._turns(self.b.let(start + 1), stop, less=1) as chunk:
+                self._only(chunk)
+
+    def _each_of_taps(self, start: Expr, stop: Expr) -> None:
+        """The same with a loop for the chunks of each tap: of each place of the window."""
+        b, deep = self.b, self.patch.chunks_of_a_tap
+        end = b.let((stop - 1) // deep)
+        with b.loop(end + 1, b.let(start // deep)) as tap:
+            self.patch.enter(tap)
+            begin = b.let(tap * deep)
+            behind = b.let(begin + deep)
+            if self.each % deep:  # who shares the depth begins and ends anywhere
+                begin, behind = b.let(op("max", start, begin)), b.let(op("min", behind, stop))
+            with b.loop(behind, begin) as chunk:
                 self._only(chunk)
 
     def _ahead(self, start: Expr, stop: Expr) -> None:

@@ -243,13 +243,14 @@ class Lines(Factor):
         step = {name: b.let(value) for name, value in self.step({**at, "c": ZERO}).items()
                 if name != "c"}
         known: dict = {}
+        shared: set[Expr] = set()
         with b.once({}):
             self.tap = Tap(b.let(tap * self.chunks_of_a_tap), [
-                self._line(spot, origin, walks, step, known)
+                self._line(spot, origin, walks, step, known, shared)
                 for spot, origin, walks in zip(self.spots, self.origins, self.walks)])
 
     def _line(self, spot: Spot, origin: Place, walks: Sequence[Walk], step: Place,
-              known: dict) -> TapLine:
+              known: dict, shared: set[Expr]) -> TapLine:
         """The line of a spot at a place of the window, `step` further than where it begins."""
         b, at = self.b, self._at(origin, step)
         values = Values(b, self.product.kernel, self.bindings, at)
@@ -262,12 +263,25 @@ class Lines(Factor):
         places = {}
         for found in self.loads.values():
             place = values.place(found)
-            if inside is not None and not self._common(found):
-                # else anywhere in the buffer, as far as compilers can see
-                last = self.bindings[found.buffer].elements - self._together(found)
-                place = b.let(op("min", select(inside, place, 0), last))
+            counts = self._counts(found, place, spot, inside, shared)
+            if counts is not None:
+                # else anywhere in the buffer, and between vectors, as far as compilers can see
+                each = self._together(found)
+                last = self.bindings[found.buffer].elements - each
+                place = b.let(op("min", select(counts, place, 0), last) // each) * each
             places[found] = place
         return TapLine(at, places, inside)
+
+    def _counts(self, found: Access, place: Expr, spot: Spot, inside: Expr | None,
+                shared: set[Expr]) -> Expr | None:
+        """Where a spot reads an access at `place`, None if that can be read always: what an image
+        has in common, if all bring the spot, or an earlier one has the same place. Those are noted
+        as `shared`."""
+        if not self._common(found):
+            return both(inside, spot.where)
+        if spot.where is None:
+            shared.add(place)
+        return None if place in shared else spot.where
 
     def _together(self, found: Access) -> int:
         """Elements that are read from a place on: then the last place is a multiple, too."""
@@ -295,6 +309,7 @@ class Lines(Factor):
         b, product, tile = self.b, self.product, self.schedule.tile_k
         steps: dict[Expr, tuple[dict, dict]] = {}
         found = []
+        shared: set[Expr] = set()
         for spot, origin, walks in zip(self.spots, self.origins, self.walks):
             if tile >= product.depth <= spot.least[1] * self.lanes:
                 found.append(Fetched({}, None))
@@ -319,18 +334,22 @@ class Lines(Factor):
             if not self.steady:
                 found.append(Fetched(self._loaded(at, places, both(spot.where, inside)), inside))
                 continue
-            counts = b.let(both(inside, spot.where))  # who brings nothing reads no row number
-            values = Values(b, product.kernel, self.bindings, at, where=counts, places=places)
-            places = {a: values.place(a) if spot.where is None and self._common(a) else
-                      b.let(select(counts, values.place(a), 0)) for a in self.loads.values()}
+            # who brings nothing reads no row number
+            values = Values(b, product.kernel, self.bindings, at,
+                            where=b.let(both(inside, spot.where)), places=places)
+            places = {a: values.place(a) for a in self.loads.values()}
+            for a, place in places.items():
+                counts = self._counts(a, place, spot, inside, shared)
+                places[a] = place if counts is None else b.let(select(counts, place, 0))
             found.append(Fetched(self._loaded(at, places, None), inside))
         return found
 
     def _fetch_of_tap(self, tap: Tap, chunk: Expr) -> list[Fetched]:
-        b, strides = self.b, {}
-        c = b.let((chunk - tap.first) * self.schedule.tile_k)
-        found = []
-        for spot, line in zip(self.spots, tap.lines):
+        b, strides, found = self.b, {}, []
+        # bounded, as far as compilers can see: then no address wraps
+        turn = b.let(op("min", chunk - tap.first, self.chunks_of_a_tap - 1))
+        c = b.let(turn * self.schedule.tile_k)
+        for line in tap.lines:
             places = {}
             for load, place in line.places.items():
                 stride = load.stride("c")
@@ -338,7 +357,7 @@ class Lines(Factor):
                     strides[stride] = b.let(c * stride)
                 places[load] = b.let(place + strides[stride])
             at = {**line.at, "c": b.let(line.at["c"] + c)}
-            found.append(Fetched(self._loaded(at, places, spot.where), None))
+            found.append(Fetched(self._loaded(at, places, None), None))
         return found
 
     @abstractmethod
