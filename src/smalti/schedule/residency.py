@@ -164,7 +164,7 @@ class ComputeUnit:
             words = self.file_bytes // (WORD * subgroup)
             most = min(most, words // (-(-asked // granule) * granule))
             if matrices and self.gives:
-                most = self._left(most, words, registers, each, shared)
+                most = self._left(most, words, registers, each, shared, granule)
         most = max(most // self.step * self.step, -(-each // self.sharers))
         groups = most * self.sharers // each
         if self.double:  # as its driver tells it, also where no whole group is left
@@ -176,14 +176,20 @@ class ComputeUnit:
         found = -(-max(groups, 1) * each // self.sharers)
         return min(found, most) * (subgroup // LANES) if self.double else found
 
-    def _left(self, most: int, words: int, registers: int, each: int, shared: int) -> int:
+    def _left(self, most: int, words: int, registers: int, each: int, shared: int,
+              granule: int) -> int:
         """How many of `most` subgroups a scheduler leaves that gives some away: whole work-groups
-        of `each` of them, for which there is shared memory."""
+        of `each` of them, for which there is shared memory; and what more can run with the
+        registers that those may have, in whole granules."""
         wanted = max(AHEAD_LEAST, registers) + int(AHEAD_SHARE * words)
         groups = max(AHEAD_SUBGROUPS, words // wanted) * self.sharers // each
         if shared:
             groups = min(groups, self.shared_bytes // self.taken(shared))
-        return min(most, -(-groups * each // self.sharers)) if groups else most
+        if not groups:
+            return most
+        left = -(-groups * each // self.sharers)
+        given = max(1, words // left // granule) * granule
+        return min(most, max(left, words // given))
 
     def taken(self, shared: int) -> int:
         """Bytes of shared memory that a work-group takes which asks for `shared`.
