@@ -239,6 +239,15 @@ def test_contractions_on_a_device(vulkan: Gpu) -> None:
                 ran.add(name)
     (kernel,) = contractions(cases[2], "f16", "f16")
     check(kernel, choose_group(kernel, vulkan.limits, "f16"), vulkan.limits, vulkan)
+    (kernel,) = contractions(Conv(48, 6, 5, 48, batch=2, before="normalized").graph(), "f16")
+    small = SCHEDULES["small matrices"]  # loops over the places of a window, and their chunks
+    for schedule in (replace(small, tile_m=40, tile_n=48, tile_k=16),
+                     replace(small, tile_m=40, tile_n=48, direct=True),
+                     replace(small, tile_m=8, tile_n=48, tile_k=24, direct=True, split=2)):
+        if fits(kernel, schedule, vulkan.limits):
+            check(kernel, schedule, vulkan.limits, vulkan)
+            ran.add("places")
+    assert ("places" in ran) == (MatrixShape(8, 8, 8, "f16", "f32") in vulkan.limits.matrices)
     assert {name for name, s in SCHEDULES.items() if not s.matrix and s.dtype == "f32"} <= ran
 
 
