@@ -70,8 +70,10 @@ def imprecise(name: str, target: str | None, error: float) -> dict[str, str]:
     case, level = CASES[name], TARGETS[target or best_level() or "avx2"]
     graph, read = case.graph(), case.read()
     chosen = candidates(graph, level.multiplies_bytes)
+    before = len(graph.nodes)
     known = influence(graph) if level.pairs_of_bytes else None
     taps = rounding.tapped(graph, level.multiplies_bytes)
+    rounding.at_once(graph, len(graph.nodes) - before)
     plain = compile_graph(graph, threads=1, target=target)
     plain.bind(read)
     outputs = plain.run(case.inputs())

@@ -16,6 +16,7 @@ from smalti.diffusion.rounding import (
     ROWS_MAX,
     STORED,
     LayerChoice,
+    at_once,
     error,
     noise,
     tapped,
@@ -27,6 +28,7 @@ from smalti.diffusion.submodels import Submodels
 from smalti.graph import Graph, evaluate
 from smalti.graph.quantised import quantised
 from smalti.nn import linear
+from smalti.runtime import Program, compile_graph
 from smalti.runtime.reference import ReferenceProgram
 
 
@@ -58,6 +60,42 @@ def test_rows_of_what_layers_read_come_out() -> None:
     product = first @ taps[0].weight(weights["a.weight"]) + weights["a.bias"]
     assert np.allclose(np.tanh(product[:6]), second[:6], atol=1e-5)
     assert np.array_equal(taps[1].weight(weights["b"]), weights["b"][:, :, 0, 0].T)
+
+
+def test_rows_come_out_at_once_and_are_the_same() -> None:
+    """Each of what was added stands behind what it reads, in front of the next layer."""
+    graph = layers()
+    own = [*graph.nodes]
+    known = influence(graph)
+    taps = tapped(graph, False, {"c"})
+    weights, inputs = numbers(graph), noise(graph, 500.0)
+    before = evaluate(graph, inputs, weights)
+    at_once(graph, len(graph.nodes) - len(own))
+    assert [node for node in graph.nodes if node in own] == own
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    for tap, following in zip(taps, taps[1:]):
+        assert places[graph.outputs[tap.output].node] < places[following.layer]
+    after = evaluate(graph, inputs, weights)
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert known.of(before) == known.of(after)
+
+
+def test_rows_take_no_more_memory_than_their_own() -> None:
+    """Beside a program without them: what layers read is gone when they are done with it."""
+    def program(made: bool) -> Program:
+        g = Graph("deep")
+        x = g.apply("tanh", g.input("latent", (4096, 128)))
+        for number in range(8):
+            x = g.apply("tanh", g.apply("mat_mul", x, g.parameter(f"w{number}", (128, 128))))
+        g.output("y", x)
+        own = len(g.nodes)
+        if made:
+            tapped(g)
+            at_once(g, len(g.nodes) - own)
+        return compile_graph(g, threads=1)
+
+    rows = 8 * ROWS_MAX * 128 * 4
+    assert program(True).arena_bytes < program(False).arena_bytes + 2 * rows
 
 
 def test_windows_are_measured_where_bytes_are_multiplied() -> None:

@@ -23,6 +23,7 @@ TOKENS = {"tokens": np.arange(77, dtype=np.int32)[None] + 320}
 LATENT = {"latent": np.random.default_rng(1).standard_normal((1, 4, 4, 4), np.float32),
           "timesteps": np.full(1, 500, np.float32),
           "context": np.random.default_rng(2).standard_normal((1, 77, 16), np.float32)}
+RUNS_OF_UNET = "unet", (1, 4, 4, 77)
 RUNS = {"text": ((1, 1), TOKENS), "unet": ((1, 4, 4, 77), LATENT)}
 
 
@@ -116,6 +117,30 @@ def test_a_new_shape_takes_nothing_of_what_was_adapted_before(
     fresh = fresh.using(fresh.adapted([WeightedAdapter(adapters[0])]))
     expected = fresh.run("unet", (1, 4, 6, 77), **wide)
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_program_that_nobody_uses_makes_room_before_another_shape_is_bound(
+        parts: Submodels, adapters: list[AdapterFile], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where that fails: the first shape is then made again. A picture's own stay."""
+    changed = parts.using(parts.adapted([WeightedAdapter(adapters[0])]))
+    base, before = results(parts), parts.bound(*RUNS_OF_UNET)
+    wide = {**LATENT, "latent": np.zeros((1, 4, 4, 6), np.float32)}
+    floats, seen = Adapted.floats, []
+
+    def broken(self: Adapted, name: str) -> np.ndarray:
+        seen.append(before.bound)
+        return np.full_like(floats(self, name), np.nan)
+
+    monkeypatch.setattr(Adapted, "floats", broken)
+    with pytest.raises(NumericsError, match="NaN"):
+        changed.run("unet", (1, 4, 6, 77), **wide)
+    assert seen and not any(seen)
+    monkeypatch.setattr(Adapted, "floats", floats)
+    assert results(parts) == base and parts.bound(*RUNS_OF_UNET) is not before
+    used = parts.using(parts.adapted([]), user="a picture")
+    held = used.bound(*RUNS_OF_UNET)
+    parts.bound("unet", (1, 4, 6, 77))
+    assert held.bound and used.bound(*RUNS_OF_UNET) is held
 
 
 def test_a_weight_of_another_winograd_size_begins_anew(

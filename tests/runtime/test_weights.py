@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from collections import Counter
 
 import ml_dtypes
@@ -248,6 +249,43 @@ def test_nothing_is_shared_with_a_program_that_has_no_weights() -> None:
     first, second = of_side(4), of_side(6)
     second.bind(sized_weights(0), like=first)
     second.bind(sized_weights(1), like=second)
+    found = second.run({"x": np.ones((1, 16, 6, 6), np.float32)})["y"]
+    np.testing.assert_array_equal(found, run_with(6, 1))
+
+
+def test_a_program_leaves_to_another_what_both_hold_and_gives_back_the_rest() -> None:
+    first, second = of_side(4), of_side(6)
+    first.bind(sized_weights(0))
+    inputs = {side: {"x": np.ones((1, 16, side, side), np.float32)} for side in (4, 6)}
+    first.run(inputs[4])
+    ends = [weakref.ref(array) for array in (first._arena.base, first._weights[0].base)]
+    places = {slot.name: memory.ctypes.data
+              for slot, memory in zip(first.module.slots, first._weights, strict=True)}
+    first.leave_to(second, differing=["bias"])
+    assert not first.bound and first._arena is None and ends[0]() is None
+    held = {slot.name for slot, memory in zip(first.module.slots, first._weights, strict=True)
+            if memory.size}
+    assert "large" in held and "bias" not in held
+    with pytest.raises(InputError, match="no weights are bound"):
+        first.run(inputs[4])
+    read: list[str] = []
+    values = {**sized_weights(0), "bias": sized_weights(1)["bias"]}
+    second.bind(lambda name: read.append(name) or values[name], like=first, differing=["bias"])
+    assert "large" not in read and "bias" in read
+    assert second._weights[[slot.name for slot in second.module.slots].index("large")].ctypes.data \
+        == places["large"]
+    alone = of_side(6)
+    alone.bind(values)
+    np.testing.assert_array_equal(second.run(inputs[6])["y"], alone.run(inputs[6])["y"])
+    first.bind(sized_weights(4))  # into memory of its own
+    np.testing.assert_array_equal(first.run(inputs[4])["y"], run_with(4, 4))
+    np.testing.assert_array_equal(second.run(inputs[6])["y"], alone.run(inputs[6])["y"])
+
+
+def test_a_program_that_is_not_bound_leaves_nothing() -> None:
+    first, second = of_side(4), of_side(6)
+    first.leave_to(second)
+    second.bind(sized_weights(1), like=first)
     found = second.run({"x": np.ones((1, 16, 6, 6), np.float32)})["y"]
     np.testing.assert_array_equal(found, run_with(6, 1))
 

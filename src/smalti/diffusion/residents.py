@@ -230,6 +230,10 @@ class Residents:
             like = None  # evicted
         held = program.weights_bytes if budget is None else program.held_bytes(budget)
         self._check_outside(wanted.title, program.weights_bytes - held)
+        if like is not None and not like.users and not like.program.streamed:
+            self._remove(like)  # it would be evicted as soon as the new one is held
+            if not self.foresee:
+                like.program.leave_to(program, names)
         if not self.foresee:
             program.bind(wanted.weights.given, wanted.weights.drop, bytes_max=budget,
                          like=None if like is None else like.program, differing=names)

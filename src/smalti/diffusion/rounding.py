@@ -150,11 +150,31 @@ def tapped(graph: Graph, windows: bool = True, stored: Container[str] = ()) -> l
         rows = x.type.size // x.shape[-1]
         some = min(rows, ROWS_MAX)
         first = (rows - some) // 2
-        x = graph.apply("slice", x.reshape(rows, x.shape[-1]), axis=0, start=first,
-                        end=first + some)
+        x = graph.apply("gather", x.reshape(rows, x.shape[-1]),  # of a slice all of x would stay
+                        graph.constant(np.arange(first, first + some, dtype=np.int32)))
         found.append(LayerRows(f"layer {len(found)}", name, node, _matrix_of(node, images)))
         graph.output(found[-1].output, x)
     return found
+
+
+def at_once(graph: Graph, added: int) -> None:
+    """Move the last `added` nodes of `graph`, by which outputs were made of others, to right behind
+    what they read: of what each layer reads only some rows are in memory until the end then.
+
+    >>> g = Graph()
+    >>> x = g.input("x", (4,))
+    >>> y = g.apply("tanh", g.apply("exp", x))
+    >>> g.output("squares", y.node.inputs[0] * y.node.inputs[0])
+    >>> at_once(g, 1)
+    >>> [node.operation.name for node in g.nodes]
+    ['exp', 'mul', 'tanh']
+    """
+    own = len(graph.nodes) - added
+    places = {node: place for place, node in enumerate(graph.nodes[:own])}
+    for node in graph.nodes[own:]:
+        places[node] = max((places[value.node] for value in node.inputs
+                            if value.node is not None), default=-1)
+    graph.nodes.sort(key=places.__getitem__)
 
 
 @dataclass(frozen=True)
@@ -271,7 +291,8 @@ def holding_error(x: Floats, weight: Floats) -> float:
     0.0053
     """
     weight = np.asarray(weight[_some(len(weight))], np.float32)
-    truth, off = (x @ values.transpose(2, 3, 1, 0).reshape(-1, len(values))
+    x = x.reshape(len(x), 9, -1).transpose(0, 2, 1).reshape(len(x), -1)  # as the weight lies
+    truth, off = (x @ values.reshape(len(values), -1).T
                   for values in (weight, quantised(weight, STORED).floats() - weight))
     return _relative(off, truth)
 

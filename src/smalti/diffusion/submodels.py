@@ -293,8 +293,10 @@ class Submodels:
         paired = target is not None and target.pairs_of_bytes
         chosen = candidates(graph, rows_min=rounding.ROWS_MIN)
         stored = plain.stored(part)
+        before = len(graph.nodes)
         known = influence(graph) if paired else None
         taps = rounding.tapped(graph, bytes_multiplied, stored)
+        rounding.at_once(graph, len(graph.nodes) - before)
         inputs = rounding.noise(graph, time)
         if MODULATION in graph.inputs:
             made = rounding.noise(plain.graph(MODULATION, (1,)), time)

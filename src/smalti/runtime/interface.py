@@ -92,6 +92,13 @@ class Program(ABC):
         program without machine code holds none."""
         return
 
+    def leave_to(self, heir: Program, differing: Collection[str] = ()) -> None:
+        """Before `heir` is bound like this program, and this one is not needed any more: give back
+        all memory but that of the weights which both hold in the same layout, but for those that
+        are named as `differing`. It cannot run then, until it is bound again. A program that holds
+        no such memory stays as it is."""
+        return
+
     @abstractmethod
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
              like: Program | None = None, differing: Collection[str] = (),

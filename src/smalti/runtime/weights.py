@@ -47,7 +47,7 @@ def checked(name: str, values: np.ndarray | Quantised, shape: tuple[int, ...],
     if not isinstance(array, Quantised) and array.dtype.kind in NO_NUMBERS:
         raise InputError(f"weight {name!r} is given as {array.dtype}; real numbers are expected")
     if dtype in FORMATS or isinstance(array, Quantised):
-        return _checked_words(name, array, dtype)
+        return _checked_words(name, array, dtype, room)
     if dtype in HALVES:
         return _checked_halves(name, array, dtype, room)
     if array.dtype != DTYPES[dtype] or not array.flags.c_contiguous:
@@ -61,11 +61,12 @@ def checked(name: str, values: np.ndarray | Quantised, shape: tuple[int, ...],
     return array
 
 
-def _checked_words(name: str, given: np.ndarray | Quantised, dtype: str) -> np.ndarray:
+def _checked_words(name: str, given: np.ndarray | Quantised, dtype: str, room: Room
+                   ) -> np.ndarray:
     """The words of a weight, which is rounded to `dtype` where it is given as floats."""
     if not isinstance(given, Quantised):
         _require_finite_floats(name, given)
-        given = coded(given, dtype)
+        given = coded(given, dtype, room)
     form, count = FORMATS[dtype], math.prod(given.shape)
     if given.words.shape != (count // form.group, form.words) or count % form.group \
             or given.words.dtype != np.uint32:

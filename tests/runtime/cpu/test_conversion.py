@@ -95,6 +95,14 @@ def test_codes_are_those_of_the_definition(groups: int, dtype: str) -> None:
     np.testing.assert_array_equal(turned.words, expected.words)
 
 
+def test_codes_lie_where_they_are_to() -> None:
+    numbers = np.random.default_rng(4).standard_normal((2, BLOCK), np.float32)
+    memory = np.full(4 * BLOCK, 255, np.uint8)
+    found = coded(numbers, "q8", lambda size: memory[:size])
+    assert np.shares_memory(found.words, memory)
+    np.testing.assert_array_equal(found.words, quantised(numbers, "q8").words)
+
+
 def test_codes_without_machine_code_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = np.random.default_rng(4).standard_normal((3, BLOCK), np.float32)
     fast = coded(numbers, "q8")

@@ -6,6 +6,7 @@ import errno
 import mmap
 import re
 import warnings
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -303,8 +304,11 @@ def test_release_gives_memory_back_until_bind() -> None:
     program = make("native")
     expected = program.run(INPUTS)["y"]
     for _ in range(2):
+        arena = weakref.ref(program._arena.base)
         program.release()
         assert program._weights is None and program._arena is None
+        assert arena() is None, "results lie in it, and nothing may keep these"
+        assert program.seconds is None and not program.timings
         with pytest.raises(InputError, match="call bind first"):
             program.run(INPUTS)
         program.bind(weights().__getitem__)

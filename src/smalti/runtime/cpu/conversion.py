@@ -7,6 +7,8 @@ at a time, 0.2 ns each, with the same bits. One with NEON does four.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -52,9 +54,10 @@ def converted(array: np.ndarray, dtype: str) -> np.ndarray:
     return target
 
 
-def coded(array: np.ndarray, dtype: str) -> Quantised:
+def coded(array: np.ndarray, dtype: str, room: Callable[[int], np.ndarray] | None = None
+          ) -> Quantised:
     """`quantised(array, dtype)`, bit for bit where no scale is below the least normal f32; by
-    machine code where there is some.
+    machine code where there is some. Its words may lie in `room(bytes)`.
 
     >>> coded(np.arange(-15, 17, dtype=np.float32).reshape(1, 32), "q8").floats()[0, -1]
     np.float32(16.0)
@@ -66,7 +69,9 @@ def coded(array: np.ndarray, dtype: str) -> Quantised:
         return quantised(array, dtype)
     form, done = FORMATS[dtype], blocks * BLOCK
     source = np.ascontiguousarray(array)
-    words = np.empty((array.size // form.group, form.words), np.uint32)
+    shape = array.size // form.group, form.words
+    words = np.empty(shape, np.uint32) if room is None else \
+        room(4 * math.prod(shape)).view(np.uint32).reshape(shape)
     _run(pair, source, words, blocks)
     left = quantised(source.reshape(-1)[done:].reshape(-1, form.group), dtype)
     words[done // form.group:] = left.words

@@ -78,7 +78,9 @@ class NativeProgram(Program):
         self._code = Executable(module.code) if module.functions else None
         self._weights: list[np.ndarray] | None = None
         self._shared: set[int] = set()
+        self._left: frozenset[int] = frozenset()  # slots that are there for another program alone
         self._arena: np.ndarray | None = None
+        self._scratch: np.ndarray | None = None
         self._room = 0  # bytes of scratch memory of a thread
         self._changed: tuple[dict[int, Alternative], Table] | None = None
         self._parted = False  # whether the last run was one of several, each timed
@@ -124,9 +126,9 @@ class NativeProgram(Program):
         self.bound, module = False, self.module
         if self._bytes_max is not None and (plan := planned(module, self._bytes_max)) is not None:
             return self._bind_streamed(plan, read, done)
-        found = like._kept() if isinstance(like, NativeProgram) and like is not self else {}
-        shared = {number: found[key] for number, slot in enumerate(module.slots)
-                  if slot.name not in differing and (key := module.layout_of(slot)) in found}
+        shared = self._shared_with(like, differing)
+        if self._left:
+            self.release()
         if self._weights is None or shared or self._shared:
             own = {} if self._weights is None else {
                 number: memory for number, memory in enumerate(self._weights)
@@ -189,13 +191,35 @@ class NativeProgram(Program):
         self._arena = None
         return imprecise(module, read, done, names)
 
+    def _shared_with(self, like: Program | None, differing: Collection[str]
+                     ) -> dict[int, tuple[NativeProgram, int]]:
+        """The slots that another program holds as well: that program and the number there."""
+        if not isinstance(like, NativeProgram) or like is self:
+            return {}
+        found = like._kept()
+        return {number: found[key] for number, slot in enumerate(self.module.slots)
+                if slot.name not in differing and (key := self.module.layout_of(slot)) in found}
+
     def _kept(self) -> dict[tuple, tuple[NativeProgram, int]]:
         """This program and the slot number of each bound weight, by what it holds and in which
         layout: what another program can share."""
-        if not self.bound or self._stream is not None:
+        if not (self.bound or self._left) or self._stream is not None:
             return {}
         return {self.module.layout_of(slot): (self, number)
-                for number, slot in enumerate(self.module.slots) if slot.name}
+                for number, slot in enumerate(self.module.slots)
+                if slot.name and (self.bound or number in self._left)}
+
+    def leave_to(self, heir: Program, differing: Collection[str] = ()) -> None:
+        with self._turn:
+            if not self.bound or self._stream is not None or not self.module.parameters \
+                    or not isinstance(heir, NativeProgram):
+                return
+            left = frozenset(number for _, number in heir._shared_with(self, differing).values())
+            weights = [memory if number in left else np.empty(0, np.uint8)
+                       for number, memory in enumerate(self._weights)]
+            shared = self._shared & left
+            self.release()
+            self._weights, self._shared, self._left = weights, shared, left
 
     def _pack(self, packing: CodePacking, source: int, target: int) -> None:
         """Pack one weight in the calling thread."""
@@ -280,7 +304,10 @@ class NativeProgram(Program):
         self._stop_streaming()
         if self.module.parameters:
             self._weights, self._shared, self.bound = None, set(), False
-        self._arena, self._settled = None, False
+            self._left = frozenset()
+        self._arena = self._scratch = None
+        self._calls, self._inputs, self._outputs = [], [], {}  # they lie in the arena
+        self._settled, self._elapsed = False, None
         self._held.clear()
 
     def _start(self, inputs: Mapping[str, np.ndarray]) -> None:
