@@ -56,7 +56,7 @@ def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = N
     source = with_parts(source, [Path(each) for each in text_encoders],
                         None if vae is None else Path(vae))
     stated = cast("Prediction | None", prediction)  # one of them, as is checked above
-    report = _report(replace(source, known=Hints(
+    report, wanted = _report(replace(source, known=Hints(
         **{**defaults, "prediction": stated, "zero_terminal_snr": zero_terminal_snr})))
     if report.absent:
         advice = _advice(report.absent, families()[kind.family])
@@ -76,7 +76,6 @@ def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = N
             f" or give a complete checkpoint:\n  {listed}"
         )
     config = report.config
-    wanted = expected_tensors(config)
     if (config.prediction == "flow") != (family_of(config).prediction == "flow"):
         raise InputError(f"prediction is {config.prediction!r}, which models like {kind.words} do"
                          f" not predict; leave it out")
@@ -90,7 +89,7 @@ def inspect(path: str | Path, text_encoders: Paths = (), vae: str | Path | None 
     Raises `CheckpointError` for a file that cannot be understood at all.
     """
     return _report(with_parts(open_source(Path(path)), [Path(each) for each in text_encoders],
-                              None if vae is None else Path(vae)))
+                              None if vae is None else Path(vae)))[0]
 
 
 def usual_files(family: ModelFamily) -> dict[str, str]:
@@ -116,7 +115,9 @@ def _advice(absent: Sequence[str], family: ModelFamily) -> str:
             f"usually where the model was published, and in {' or '.join(homes)}")
 
 
-def _report(source: FoundModel) -> Report:
+def _report(source: FoundModel) -> tuple[Report, Mapping[str, Shape]]:
+    """What a model is, and the shapes of all tensors that it needs, none where that is not known.
+    """
     tensors, shapes = source.tensors, source.shapes
     parameters: Counter[str] = Counter()
     starts = {part: inside(part) for part in titles()}
@@ -137,7 +138,7 @@ def _report(source: FoundModel) -> Report:
     )
     family = source.family
     if family is None:
-        return report
+        return report, {}
     if source.distilled:
         report = replace(report, notes=(*report.notes, f"defaults are those of "
                                         f"{source.distilled.word} models, as "
@@ -151,7 +152,7 @@ def _report(source: FoundModel) -> Report:
     if absent:
         told = DENOISER not in absent and family.backbone.config(
             source.path, shapes, source.hints()).guidance
-        return replace(report, absent=absent, guided=told)
+        return replace(report, absent=absent, guided=told), {}
     config = derive_config(source.path, family, shapes, source.hints(), source.place,
                            lambda name: tensors[name].read())
     if source.distilled and source.distilled.few:
@@ -172,7 +173,7 @@ def _report(source: FoundModel) -> Report:
         ignored=(left := tuple(name for name in shapes if name not in expected)),
         uncomputed=(*uncomputed.layers(tensors, left), *uncomputed.settings(source.tables),
                     *uncomputed.pictures(source.hints(), config)),
-    )
+    ), expected
 
 
 def _misfits(tensors: Mapping[str, StoredTensor], expected: Mapping[str, Shape]) -> Iterable[str]:

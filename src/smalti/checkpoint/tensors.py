@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import ml_dtypes
 import numpy as np
@@ -56,7 +57,7 @@ class StoredTensor:
             raise CheckpointError(f"{file.path}: {error}; the file is damaged") from error
         return cls(file, expression, internal_shape(name, shape))
 
-    @property
+    @cached_property
     def stored_names(self) -> tuple[str, ...]:
         """What the file calls the tensors that this one consists of."""
         return tuple(dict.fromkeys(part.name for part in self.expression))
@@ -67,7 +68,7 @@ class StoredTensor:
         what is stored is not the values themselves."""
         return "F32" if self._computed else self.file.dtype(self.expression[0].name)
 
-    @property
+    @cached_property
     def _computed(self) -> bool:
         """Whether no bytes of the file are the values."""
         return (len({self.file.dtype(name) for name in self.stored_names}) > 1

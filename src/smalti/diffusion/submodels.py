@@ -55,6 +55,15 @@ class PartRuns:
     program: weakref.ref[Program]
 
 
+@dataclass(frozen=True)
+class RoundedNames:
+    """What all names of the weights of a part start with, and the names of those of 3 x 3 that may
+    be held in 8 bits."""
+
+    start: str
+    windows: tuple[str, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Submodels:
     """Programs of one checkpoint, made when they are first needed, with the weights of one picture.
@@ -70,7 +79,7 @@ class Submodels:
     text encoders have given for it; `accounts` say of each part what trying schedules has cost it,
     and `runs` how often it ran for which shape, `placed` what was decided about its memory;
     `decided` are the weights of a part that are not rounded to 8 bits, whatever the picture, and
-    what their layers are computed in, and `windows` those of 3 x 3 that may be held in 8 bits.
+    what their layers are computed in, and `named` its weights as `RoundedNames` has them.
     """
 
     checkpoint: Checkpoint
@@ -90,7 +99,7 @@ class Submodels:
     runs: dict[tuple[str, Shape], PartRuns] = field(default_factory=dict)
     placed: dict[tuple[str, Shape], MemoryDecision] = field(default_factory=dict)
     decided: dict[str, dict[str, str]] = field(default_factory=dict)
-    windows: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    named: dict[str, RoundedNames] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Adapted:
@@ -236,12 +245,16 @@ class Submodels:
         target = usual_target(self.placement.of_part(part))
         if self.precision_of(part) != ROUNDED or target is None or not target.pairs_of_bytes:
             return frozenset()
-        if part not in self.windows:
+        return frozenset(self._named(part).windows) - self.decided.get(part, {}).keys()
+
+    def _named(self, part: str) -> RoundedNames:
+        """The names of the weights of a part."""
+        if part not in self.named:
             graph = self.parts[part].graph(*self.parts[part].smallest)
             found = held_windows(graph, FORMATS[rounding.STORED].group)
-            self.windows[part] = tuple(
-                name for name in found if held_as(self.checkpoint.dtype(name)) not in FORMATS)
-        return frozenset(self.windows[part]) - self.decided.get(part, {}).keys()
+            self.named[part] = RoundedNames(os.path.commonprefix([*graph.parameters]), tuple(
+                name for name in found if held_as(self.checkpoint.dtype(name)) not in FORMATS))
+        return self.named[part]
 
     def compiled(self, part: str, graph: Graph, like: Program | None = None) -> Program:
         """The program of `graph`, without weights; those of `like` will be bound."""
@@ -267,11 +280,10 @@ class Submodels:
         if self.precision_of(part) != ROUNDED:
             return {}
         if part not in self.decided:
-            start = self.parts[part].graph(*self.parts[part].smallest)
             key = "\n".join(map(str, (
                 "what layers and windows have that do not stand 8 bits", self.checkpoint.config,
                 settings.target(), described(self.placement.of_part(part)).features,
-                self.checkpoint.digest(os.path.commonprefix([*start.parameters])))))
+                self.checkpoint.digest(self._named(part).start))))
             known = cache.get(key)
             if known is None and self.residents.foresee:
                 return {}  # nothing is measured for what is not made
