@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from smalti.errors import InputError, UnsupportedError
 from smalti.frontend.onnx import load
 from smalti.graph import evaluate
+from smalti.runtime.compilation import compile_graph
 from smalti.runtime.models import compile_model
 
 RNG = np.random.default_rng(11)
@@ -79,6 +80,16 @@ CASES: dict[str, Case] = {
     "QLinearGlobalAveragePool": ([*A, *OUT], {"channels_last": 0}),
     "QLinearSoftmax": ([*A, scale(1 / 256), point(0)], {"axis": 1, "opset": 13}),
     "QLinearConcat": ([*OUT, *A, whole(1, 2, 5, 6), *ONE], {"axis": 1}),
+    "QLinearWhere": ([RNG.integers(0, 2, (1, 4, 5, 6)).astype(bool), *A, whole(1, 4, 5, 6), *ONE,
+                      *OUT], {}),
+    "QLinearConv": ([*A, whole(3, 4, 3, 3, low=-128, dtype=np.int8) // 2, scale(0.01),
+                     point(0, np.int8), scale(2.0), point(128),
+                     np.arange(-300, 600, 300, dtype=np.int32)],
+                    {"pads": [1, 1, 1, 1], "strides": [2, 1]}),
+    "QLinearConv of channels that are last": ([
+        whole(1, 5, 6, 4), scale(0.02), point(120), whole(3, 4, 3, 3, low=-128, dtype=np.int8) // 2,
+        np.array([0.01, 0.02, 0.005], np.float32), np.zeros(3, np.int8), scale(2.0), point(128)],
+        {"channels_last": 1}),
     "QGemm": ([whole(3, 4), *ONE, whole(5, 4, low=-128, dtype=np.int8), scale(0.01),
                point(0, np.int8), np.arange(5, dtype=np.int32), *OUT], {"transB": 1}),
     "DynamicQuantizeMatMul": ([real(3, 4), whole(4, 5), scale(0.02), point(130), real(5)], {}),
@@ -141,6 +152,84 @@ def test_an_operator_is_that_of_onnx_runtime(name: str) -> None:
     else:  # it multiplies by reciprocals and takes some functions from tables
         distance = np.abs(found.astype(int) - expected.astype(int))
         assert distance.max() <= 1 and distance.mean() < 0.05
+
+
+QUANTISED = [name for name in CASES if CASES[name][0][0].dtype in (np.uint8, bool)
+             and "NBits" not in name] + ["QLinearConcat", "DynamicQuantizeMatMul"]
+
+
+def standard_nodes(name: str) -> list[onnx.NodeProto]:
+    """What makes "y" of the inputs of a contributed operator, "x0" and so on, by operators of the
+    standard."""
+    arrays, given = CASES[name]
+    fields = {key: value for key, value in given.items() if key not in ("opset", "channels_last")}
+
+    def node(operator: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
+        return helper.make_node(operator, inputs.split(), outputs.split(), **attributes)
+
+    def real_of(first: int) -> onnx.NodeProto:
+        return node("DequantizeLinear", f"x{first} x{first + 1} x{first + 2}", f"real{first}")
+
+    def scaled(sums: str, scales: str, bias: str) -> list[onnx.NodeProto]:
+        return [node("Cast", sums, "floats", to=TensorProto.FLOAT), node("Mul", scales, "scale"),
+                node("Mul", "floats scale", "product"), node("Add", f"product {bias}", "y")]
+
+    if name.startswith("QLinearConv"):
+        inputs = " ".join(f"x{i}" for i in range(len(arrays)))
+        if "channels_last" not in given:
+            return [node("QLinearConv", inputs, "y", **fields)]
+        return [node("Transpose", "x0", "first", perm=[0, 3, 1, 2]),
+                node("QLinearConv", inputs.replace("x0", "first"), "last", **fields),
+                node("Transpose", "last", "y", perm=[0, 2, 3, 1])]
+    if name == "QGemm":
+        return [node("Transpose", "x3", "turned", perm=[1, 0]),
+                node("MatMulInteger", "x0 turned x2 x5", "integers"),
+                node("Add", "integers x6", "sums"), node("Cast", "sums", "floats", to=1),
+                node("Mul", "x1 x4", "scale"), node("Mul", "floats scale", "z"),
+                node("QuantizeLinear", "z x7 x8", "y")]
+    if name == "DynamicQuantizeMatMul":
+        return [node("DynamicQuantizeLinear", "x0", "bytes step zero"),
+                node("MatMulInteger", "bytes x1 zero x3", "sums"), *scaled("sums", "step x2", "x4")]
+    if name == "MatMulIntegerToFloat":
+        return [node("MatMulInteger", "x0 x1 x4 x5", "sums"), *scaled("sums", "x2 x3", "x6")]
+    if name == "QLinearConcat":
+        return [real_of(2), real_of(5), node("Concat", "real2 real5", "z", **fields),
+                node("QuantizeLinear", "z x0 x1", "y")]
+    operator = name.removeprefix("QLinear")
+    first = {"Add": (0, 3), "Mul": (0, 3), "Where": (1, 4)}.get(operator, (0,))
+    values = " ".join(f"real{i}" for i in first)
+    end = first[-1] + 3
+    return [*map(real_of, first),
+            node(operator, f"x0 {values}" if operator == "Where" else values, "z", **fields),
+            node("QuantizeLinear", f"z x{end} x{end + 1}", "y")]
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_a_quantised_operator_is_what_the_standard_makes_of_its_meaning(name: str) -> None:
+    """Beside ONNX's reference, by the reference and as a program: the very integers."""
+    from onnx.reference import ReferenceEvaluator
+
+    proto, arrays = model_of(name), CASES[name][0]
+    inputs = [helper.make_tensor_value_info(
+        f"x{i}", helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for i, array in enumerate(arrays)]
+    graph = helper.make_graph(standard_nodes(name), "g", inputs,
+                              [helper.make_empty_tensor_value_info("y")])
+    standard = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 19)])
+    (expected,) = ReferenceEvaluator(standard).run(
+        None, {f"x{i}": array for i, array in enumerate(arrays)})
+    loaded = load(proto)
+    given = {value.name: arrays[int(value.name[1:])] for value in proto.graph.input}
+    weights = {key: np.asarray(a) for key, a in loaded.parameters.items()}
+    program = compile_graph(loaded.graph, threads=1)
+    program.bind(weights)
+    for found in (evaluate(loaded.graph, given, weights)["y"], program.run(given)["y"]):
+        if expected.dtype == np.float32:
+            np.testing.assert_allclose(found, expected, rtol=1e-6,
+                                       atol=1e-6 * np.abs(expected).max())
+        else:
+            assert found.dtype == expected.dtype and len(np.unique(found)) > 2
+            np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.peers

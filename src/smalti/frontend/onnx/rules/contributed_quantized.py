@@ -55,6 +55,22 @@ def one_operand(call: NodeCall) -> Value:
     return stored(call, y.transpose(0, *axes[2:], 1) if last else y, 3)
 
 
+@rule("QLinearWhere", domain=MICROSOFT)
+def where(call: NodeCall) -> Value:
+    """The real numbers of the second operand where the first is true, else those of the third."""
+    return stored(call, call.standard("Where", call[0], real(call, 1), real(call, 4))[0], 7)
+
+
+@rule("QLinearConv", domain=MICROSOFT)
+def conv(call: NodeCall) -> Value:
+    """The standard's, of images whose channels are the last axis where it says so."""
+    x, last = call[0], bool(call.integer("channels_last", 0))
+    axes = list(range(len(x.shape)))
+    x = x.transpose(0, axes[-1], *axes[1:-1]) if last else x
+    (y, *_) = call.standard("QLinearConv", x, *(call[i] for i in range(1, 8)), call.optional(8))
+    return y.transpose(0, *axes[2:], 1) if last else y
+
+
 @rule("QLinearConcat", domain=MICROSOFT)
 def concat(call: NodeCall) -> Value:
     parts = [real(call, i) for i in range(2, len(call.operands), 3)]
