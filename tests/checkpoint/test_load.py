@@ -2,6 +2,7 @@
 
 import errno
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,15 @@ ARCH = {
     "scheduler": {"beta_start": 0.001, "beta_end": 0.02, "num_train_timesteps": 500},
     "default": {"width": 64, "height": 96, "steps": 5, "cfg_scale": 3},
 }
+
+
+def test_what_is_expected_is_asked_for_once(tiny_file, monkeypatch):
+    """It takes the graphs of all parts."""
+    asked, module = [], sys.modules["smalti.checkpoint.load"]  # as a name it is the function
+    monkeypatch.setattr(module, "expected_tensors",
+                        lambda config: asked.append(config) or expected_tensors(config))
+    assert set(load(tiny_file).names()) == set(expected_tensors(TINY))
+    assert asked == [TINY]
 
 
 def test_single_file(tiny_file, tiny_weights):
