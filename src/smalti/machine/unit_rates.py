@@ -56,8 +56,10 @@ def unit_rates(found: DeviceModel) -> UnitRates:
     """The rates of a compute unit of a device of the library.
 
     >>> rates = unit_rates(device("rtx_4060"))
-    >>> round(rates.factors), round(rates.matrix), round(rates.matrix_bytes), rates.exclusive
-    (128, 256, 1024, False)
+    >>> round(rates.factors), round(rates.matrix), round(rates.matrix_bytes / rates.matrix)
+    (128, 256, 4)
+    >>> rates.exclusive
+    False
     """
     def of_architecture(table: Mapping[str, float], usual: float) -> float:
         return next((value for start, value in table.items()
