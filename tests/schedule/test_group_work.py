@@ -153,6 +153,15 @@ def test_chunks_may_be_as_deep_as_all_invocations_bring_as_many_vectors() -> Non
     assert {tile_k for tile_k, _ in deep[64]} == {32, 64, 128}
 
 
+@pytest.mark.parametrize("depth", [4, 8, 16])
+def test_a_product_that_is_shallower_than_a_matrix_has_schedules(depth: int) -> None:
+    for kernel in (contraction(linear((64,), depth, 64)), of_bytes("rtx_4070", depth)[0]):
+        limits = replace(DEVICES["rtx_4070"], matrices=(
+            *DEVICES["rtx_4070"].matrices, MatrixShape(16, 16, 32, "i8", "i32")))
+        found = [s for s in schedules(kernel, limits, "f16") if s.matrix]
+        assert found and not any(s.direct and s.tile_k >= 2 * depth for s in found)
+
+
 @pytest.mark.parametrize(("name", "half"), [("rx_9070_xt", True), ("rtx_4070", False),
                                             ("arc_b580", True), ("arc_a770", True)])
 def test_half_of_the_registers_are_sums_where_the_matrix_unit_waits(name: str, half: bool) -> None:
@@ -177,10 +186,10 @@ WHOLE = {"rx_7900_xtx": (16, 16, 16), "rx_9070_xt": (16, 16, 16), "rtx_4070": (1
 """Products of bytes in the matrix units of these devices."""
 
 
-def of_bytes(name: str) -> tuple[Kernel, GroupLimits]:
+def of_bytes(name: str, depth: int = 1280) -> tuple[Kernel, GroupLimits]:
     """A product of bytes, on a device that has dot products and a matrix unit for them."""
     g = Graph("bytes")
-    x, w = g.input("x", (4096, 1280), "u8"), g.parameter("w", (1280, 640), "i8")
+    x, w = g.input("x", (4096, depth), "u8"), g.parameter("w", (depth, 640), "i8")
     sums = g.apply("mat_mul_integer", x, w, g.constant(3, "u8"), g.constant(0, "i8"))
     g.output("y", g.apply("cast", sums, to="f32"))
     functions = TARGETS["spirv"].functions

@@ -206,8 +206,9 @@ def _blocks(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
                     placing = [replace(found[0], direct=True, tile_k=n * found[0].tile_k)
                                for n in DEEPER if n * found[0].tile_k < 2 * work.depth]
                     if not any(map(work.even, placing)):
-                        placing += [s for s in (replace(placing[0], tile_k=n * found[0].tile_k)
-                                                for n in EVENLY)
+                        others = (replace(found[0], direct=True, tile_k=n * found[0].tile_k)
+                                  for n in EVENLY)
+                        placing += [s for s in others
                                     if work.channels % s.tile_k == 0 and work.even(s)]
                     yield from [s for s in placing if work.held(s) <= SURE * limits.registers
                                 and not (limits.few_registers and s.tile_k > found[0].tile_k
