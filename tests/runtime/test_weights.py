@@ -282,6 +282,16 @@ def test_a_program_leaves_to_another_what_both_hold_and_gives_back_the_rest() ->
     np.testing.assert_array_equal(second.run(inputs[6])["y"], alone.run(inputs[6])["y"])
 
 
+def test_a_program_that_leaves_nothing_is_bound_in_memory_of_its_own() -> None:
+    first, second = of_side(4), of_side(6)
+    first.bind(sized_weights(0))
+    first.leave_to(second, differing=list(second.module.parameters))
+    assert not first.bound and first._weights is None
+    first.bind(sized_weights(4))
+    found = first.run({"x": np.ones((1, 16, 4, 4), np.float32)})["y"]
+    np.testing.assert_array_equal(found, run_with(4, 4))
+
+
 def test_a_program_that_is_not_bound_leaves_nothing() -> None:
     first, second = of_side(4), of_side(6)
     first.leave_to(second)

@@ -219,7 +219,8 @@ class NativeProgram(Program):
                        for number, memory in enumerate(self._weights)]
             shared = self._shared & left
             self.release()
-            self._weights, self._shared, self._left = weights, shared, left
+            if left:
+                self._weights, self._shared, self._left = weights, shared, left
 
     def _pack(self, packing: CodePacking, source: int, target: int) -> None:
         """Pack one weight in the calling thread."""
