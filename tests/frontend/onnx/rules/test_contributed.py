@@ -154,6 +154,15 @@ def test_an_operator_is_that_of_onnx_runtime(name: str) -> None:
         assert distance.max() <= 1 and distance.mean() < 0.05
 
 
+@pytest.mark.parametrize("absent", [3, 6, 8])
+def test_a_choice_of_bytes_without_a_zero_point_is_an_error(absent: int) -> None:
+    """The schema has none to take instead."""
+    proto = model_of("QLinearWhere")
+    proto.graph.node[0].input[absent] = ""
+    with pytest.raises(InputError, match=f"QLinearWhere.*operand {absent} is missing"):
+        load(proto)
+
+
 QUANTISED = [name for name in CASES if CASES[name][0][0].dtype in (np.uint8, bool)
              and "NBits" not in name] + ["QLinearConcat", "DynamicQuantizeMatMul"]
 

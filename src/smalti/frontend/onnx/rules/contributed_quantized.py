@@ -58,7 +58,9 @@ def one_operand(call: NodeCall) -> Value:
 @rule("QLinearWhere", domain=MICROSOFT)
 def where(call: NodeCall) -> Value:
     """The real numbers of the second operand where the first is true, else those of the third."""
-    return stored(call, call.standard("Where", call[0], real(call, 1), real(call, 4))[0], 7)
+    *_, scale, zero = (call[i] for i in range(9))  # without a zero point it is an error
+    z = call.standard("Where", call[0], real(call, 1), real(call, 4))[0]
+    return rounded(call, z / spread(call, z, scale, 0, 0), spread(call, z, zero, 0, 0), zero.dtype)
 
 
 @rule("QLinearConv", domain=MICROSOFT)
