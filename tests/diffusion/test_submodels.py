@@ -143,6 +143,14 @@ def test_a_program_that_nobody_uses_makes_room_before_another_shape_is_bound(
     assert held.bound and used.bound(*RUNS_OF_UNET) is held
 
 
+def test_a_program_that_is_lent_runs_when_another_has_its_place(parts: Submodels) -> None:
+    lent = parts.lent(*RUNS_OF_UNET)
+    expected = lent.run(LATENT)
+    other = parts.bound("unet", (1, 4, 6, 77))
+    assert other.bound and parts.residents.get(parts.key("unet")).program is other
+    assert all(np.array_equal(lent.run(LATENT)[name], expected[name]) for name in expected)
+
+
 def test_a_weight_of_another_winograd_size_begins_anew(
         parts: Submodels, adapters: list[AdapterFile], monkeypatch: pytest.MonkeyPatch) -> None:
     base = results(parts)

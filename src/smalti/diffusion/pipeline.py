@@ -294,7 +294,7 @@ class Pipeline:
     def program(self, part: str, width: int | None = None, height: int | None = None) -> Program:
         """The program of one part for a size in pixels, with the model's weights and `loras`."""
         models = self._submodels.using(self._adapters.given)
-        return models.bound(part, self._shape(part, width, height))
+        return models.lent(part, self._shape(part, width, height))
 
     def _shape(self, part: str, width: int | None, height: int | None) -> tuple[int, ...]:
         """What a part is compiled for."""

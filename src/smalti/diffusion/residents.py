@@ -61,7 +61,8 @@ class Resident:
 
     `held_bytes` are those of its weights that are there at a time, None where all are. `users` are
     the pictures that are being made with it. `supervisor` is there where schedules are tried while
-    it runs.
+    it runs. Who asked for the program of a `lent` one may run it at any time, also when it is
+    evicted.
     """
 
     program: Program
@@ -70,6 +71,7 @@ class Resident:
     held_bytes: int | None = None
     users: set[Hashable] = field(default_factory=set)
     supervisor: Supervisor | None = None
+    lent: bool = False
 
     @property
     def bytes(self) -> int:
@@ -230,7 +232,7 @@ class Residents:
             like = None  # evicted
         held = program.weights_bytes if budget is None else program.held_bytes(budget)
         self._check_outside(wanted.title, program.weights_bytes - held)
-        if like is not None and not like.users and not like.program.streamed:
+        if like is not None and not (like.users or like.lent or like.program.streamed):
             self._remove(like)  # it would be evicted as soon as the new one is held
             if not self.foresee:
                 like.program.leave_to(program, names)

@@ -169,6 +169,14 @@ class Submodels:
         """
         return self._ready(part, shape).program
 
+    def lent(self, part: str, shape: Shape) -> Program:
+        """As `bound`, for a caller who runs the program whenever it likes: it keeps its memory,
+        also when another one takes its place."""
+        with self.residents_of(part).turn:
+            resident = self._ready(part, shape)
+            resident.lent = True
+            return resident.program
+
     def _ready(self, part: str, shape: Shape) -> Resident:
         """The program of `part` that `residents` hold."""
         self.kept(part)  # measured first, so that the program shares weights with what measures
