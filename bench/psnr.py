@@ -26,6 +26,8 @@ from smalti.errors import InputError
 PROMPTS = ("a red apple", "a green car", "a yellow star")
 """In turns, a prompt for each seed: what the model that ships draws."""
 DECIBELS_MIN = 30.0
+SAME = ("prompt", "seed", "steps", "width", "height", "sampler")
+"""Options that all pictures of a seed have in common."""
 
 
 def psnr(found: np.ndarray, truth: np.ndarray) -> float:
@@ -43,15 +45,19 @@ def read_way(text: str) -> tuple[str, dict[str, float]]:
     name, given, value = text.partition("=")
     if not given:
         return name, {}
+    if name in SAME:
+        raise InputError(f"{text!r} would be of another picture: {name} is the same for all")
     try:
-        return "f32", {name: float(value)}
+        options = {name: float(value)}
     except ValueError:
         raise InputError(f"{text!r} is no option with a number, such as cache=0.1") from None
+    PictureOptions.of(prompt=PROMPTS[0], **options)
+    return "f32", options
 
 
-def pictures(given: argparse.Namespace, way: str) -> tuple[list[np.ndarray], float]:
+def pictures(given: argparse.Namespace, precision: str, options: dict[str, float]
+             ) -> tuple[list[np.ndarray], float]:
     """A picture for each seed, and the median of the seconds of a processor that one took."""
-    precision, options = read_way(way)
     model = {} if given.checkpoint is None else {"path": given.checkpoint}
     pipe = Pipeline.load(**model, device="cpu", threads=given.threads, precision=precision)
     found, took = [], []
@@ -68,11 +74,12 @@ def pictures(given: argparse.Namespace, way: str) -> tuple[list[np.ndarray], flo
 
 
 def rows(given: argparse.Namespace) -> list[Row]:
-    """A row for each way."""
-    truth, plain = pictures(given, "f32")
+    """A row for each way. Raises InputError for one that means nothing, before any is tried."""
+    ways = {way: read_way(way) for way in given.ways}
+    truth, plain = pictures(given, "f32", {})
     found = []
-    for way in given.ways:
-        made, took = pictures(given, way)
+    for way, meant in ways.items():
+        made, took = pictures(given, *meant)
         each = [psnr(*pair) for pair in zip(made, truth, strict=True)]
         found.append(Row(f"{way}: PSNR of {given.steps} steps from f32", f">= {DECIBELS_MIN:g} dB",
                          f"{min(each):.1f} dB ({', '.join(f'{one:.1f}' for one in each)}; a picture"
@@ -94,7 +101,11 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    return finish(rows(given), given.json)
+    try:
+        found = rows(given)
+    except InputError as error:
+        parser.error(str(error))
+    return finish(found, given.json)
 
 
 if __name__ == "__main__":
