@@ -436,6 +436,7 @@ benchmark/arm64_kernels
 benchmark/gpu_lab
 benchmark/gpu_script
 benchmark/hybrid
+benchmark/psnr
 checkpoint/adapters/against_peft
 checkpoint/adapters/changes
 checkpoint/adapters/families_against_peft
