@@ -125,11 +125,12 @@ def check(given: argparse.Namespace) -> None:
 
 
 def spend(given: argparse.Namespace) -> None:
-    """Make what the reports of a folder come to the budget."""
+    """Make what the reports of a folder come to the budget of their graphs and chips."""
     every = kept(given.reports)
     found = [report.summary(told["graph"], told["chip"], told["reports"]) for told in every]
     drivers = ", ".join(sorted({told["driver"] for told in every}))
-    budget.PATH.write_text(budget.text(found, drivers), encoding="utf-8")
+    made = budget.amended(budget.read(), found)
+    budget.PATH.write_text(budget.text(made, drivers), encoding="utf-8")
     print(report.table(found))
 
 

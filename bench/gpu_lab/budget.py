@@ -58,10 +58,25 @@ def regress(found: Mapping[str, Any], allowed: Limits) -> Iterator[str]:
                 yield f"{where}: {kind} bound of {name} {have} %, at least {least} %"
 
 
-def text(found: Sequence[Mapping[str, Any]], driver: str) -> str:
-    """A budget of what summaries come to, as the file has it."""
-    lines = [f"# What graphs may come to on each chip (budget.py); made with {driver}."]
+def amended(before: Mapping[str, Mapping[str, Limits]], found: Sequence[Mapping[str, Any]]
+            ) -> dict[str, dict[str, Limits]]:
+    """A budget of what summaries come to; graphs and chips that they are not of keep theirs.
+
+    >>> old = {"unet": {"bmg": {"scratch": 2}, "dg2": {"scratch": 1}}}
+    >>> amended(old, [{"graph": "unet", "chip": "dg2", "rejected": 0, "scratch": 0}])
+    {'unet': {'bmg': {'scratch': 2}, 'dg2': {'rejected': 0, 'scratch': 0}}}
+    """
+    made = {graph: dict(chips) for graph, chips in before.items()}
     for each in found:
-        lines += ["", f'["{each["graph"]}".{each["chip"]}]']
-        lines += [f"{name} = {value}" for name, value in limits(each).items()]
+        made.setdefault(each["graph"], {})[each["chip"]] = limits(each)
+    return made
+
+
+def text(budget: Mapping[str, Mapping[str, Limits]], driver: str) -> str:
+    """A budget as the file has it."""
+    lines = [f"# What graphs may come to on each chip (budget.py); made with {driver}."]
+    for graph, chips in budget.items():
+        for chip, allowed in chips.items():
+            lines += ["", f'["{graph}".{chip}]']
+            lines += [f"{name} = {value}" for name, value in allowed.items()]
     return "\n".join(lines) + "\n"
