@@ -75,6 +75,8 @@ class Run:
         if self.start:
             self.preset.update(preset_of(self.start.config))
         channels = self.preset["vae"]["z"]
+        if options.latents < 0:
+            raise SystemExit(f"--latents {options.latents}: expected a number of channels, or 0")
         if options.latents and options.latents != channels:
             if self.start and options.latents < channels:
                 raise SystemExit(f"--latents {options.latents}: {options.start} has {channels} "
@@ -176,8 +178,9 @@ class Run:
     def final_vae(self) -> torch.nn.Module:
         """The finished autoencoder."""
         model = self.started_vae() if self.start else make_vae(self.preset)
+        kept = self.start and not self.before  # then no stage has trained all of it
         for file, trained in (("vae.pt", [model]), (DECODER_FILE, decoding(model))):
-            state = self.load(file)
+            state = None if kept and file == "vae.pt" else self.load(file)
             parameters = [each for part in trained for each in part.parameters()]
             for parameter, mean in zip(parameters, state["mean"], strict=True) if state else ():
                 parameter.data.copy_(mean)

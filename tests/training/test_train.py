@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,8 @@ def test_a_run_stops_and_goes_on_and_a_finished_file_is_gone_on_from(
     assert taught.unknown("two boxes left of a disc, pixel art, on a blue background") == []
     picture = Pipeline.load(file, device="cpu")("a square", steps=2).images[0]
     assert picture.size == (64, 64)
+    (tmp_path / "b" / "state").mkdir(parents=True)  # of an earlier run from nothing: not taken
+    shutil.copy(tmp_path / "a" / "state" / "vae.pt", tmp_path / "b" / "state")
     log = trained(monkeypatch, tmp_path / "b", "--unet-minutes", "0.02", "--start", str(file),
                   "--decoder-minutes", "0.02", "--few-minutes", "0.02")
     assert {line["stage"] for line in log if "stage" in line} == {

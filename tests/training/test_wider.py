@@ -95,3 +95,5 @@ def test_a_run_from_finished_weights_learns_channels_that_are_added(
     assert pipe("a square", steps=2).images[0].size == (64, 64)
     with pytest.raises(SystemExit, match="has 12 channels of latents, and none can be taken away"):
         trained(monkeypatch, tmp_path / "c", "--start", str(wide), "--latents", str(FEW))
+    with pytest.raises(SystemExit, match="--latents -3: expected a number of channels"):
+        trained(monkeypatch, tmp_path / "c", "--latents", "-3")
