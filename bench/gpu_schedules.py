@@ -17,7 +17,7 @@ import numpy as np
 from gpu import product_graph
 
 from smalti.benchmark.suite import CASES
-from smalti.codegen.gpu import lower
+from smalti.codegen.gpu.lower import lower
 from smalti.compiler.options import Options
 from smalti.compiler.passes import partitioned
 from smalti.compiler.targets import TARGETS

@@ -27,6 +27,17 @@ def test_every_name_that_a_package_exports_is_there(name: str) -> None:
     assert not missing, f"{name} exports names that it does not have: {missing}"
 
 
+def test_a_pipeline_for_the_cpu_loads_nothing_of_gpus_and_servers() -> None:
+    """Importing takes the longest of what a small model waits for."""
+    code = "import smalti.diffusion.pipeline, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True,
+                            text=True).stdout.split()
+    late = ("smalti.codegen.gpu.lower", "smalti.codegen.spirv.emit", "smalti.codegen.wgsl.emit",
+            "smalti.runtime.gpu.program", "smalti.runtime.doctor", "smalti.fetch.remote", "ssl")
+    assert "smalti.runtime.cpu.program" in loaded
+    assert not {*late} & {*loaded}
+
+
 @pytest.mark.parametrize("name", smalti.__all__)
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(smalti, name) is not None

@@ -6,4 +6,4 @@ from worked_example import printed
 
 
 def test_a_target_takes_two_folders_and_a_line() -> None:
-    assert printed("added_target.py") == "3 files, 9 forms\n"
+    assert printed("added_target.py") == "4 files, 9 forms\n"

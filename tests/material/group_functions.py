@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from smalti.codegen.gpu import run
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.functions import FUNCTIONS
+from smalti.codegen.gpu.interpreter import run
 from smalti.graph import OPERATIONS
 from smalti.runtime.gpu.check import launched
 from smalti.runtime.gpu.interface import Gpu

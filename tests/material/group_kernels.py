@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from smalti.codegen.gpu import lower, run
 from smalti.codegen.gpu.functions import FUNCTIONS
+from smalti.codegen.gpu.interpreter import run
+from smalti.codegen.gpu.lower import lower
 from smalti.codegen.gpu.target import ran
 from smalti.compiler.check import TOLERANCES, narrowed, operands, relative_error, strided
 from smalti.compiler.targets import TARGETS

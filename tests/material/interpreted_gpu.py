@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.codegen.gpu import GroupProgram
+from smalti.codegen.gpu.form import GroupProgram
 from smalti.codegen.gpu.interpreter import run as interpret
 from smalti.codegen.gpu.target import group_target
 from smalti.codegen.gpu.text import parse, show

@@ -28,13 +28,15 @@ def added(document: str, heading: str, folder: Path | None = None) -> None:
     Those in new folders of a package are written to `folder`, which its packages then find them in.
     """
     waiting = pieces(document, heading)
+    new: set[Path | None] = set()
     for name in list(waiting):
         package, inner, module = name.rsplit(".", 2)
-        if find_spec(f"{package}.{inner}") is not None:
+        made = folder / package / inner if folder else None
+        if made not in new and find_spec(f"{package}.{inner}") is not None:
             continue
-        made = folder / package / inner
-        made.mkdir(parents=True)
-        (made / "__init__.py").write_text("")
+        new.add(made)
+        made.mkdir(parents=True, exist_ok=True)
+        (made / "__init__.py").touch()
         (made / f"{module}.py").write_text(waiting.pop(name), encoding="utf-8")
         import_module(package).__path__.append(str(made.parent))
     for name in waiting.keys() & sys.modules.keys():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from smalti.codegen.cpu.functions import FUNCTIONS as X86_FUNCTIONS
 from smalti.codegen.cpu.lower import limits, lower
-from smalti.codegen.gpu import GroupProgram
+from smalti.codegen.gpu.form import GroupProgram
 from smalti.codegen.gpu.functions import FUNCTIONS as GPU_FUNCTIONS
 from smalti.codegen.gpu.lower import lower as lower_for_gpu
 from smalti.codegen.levels import level

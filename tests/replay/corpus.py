@@ -15,7 +15,7 @@ import group_programs
 from replay import kernel_graphs, model_graphs, onnx_graphs
 from replay.machines import GPU_SETTINGS, X86_SETTINGS, Setting
 
-from smalti.codegen.gpu import GroupProgram
+from smalti.codegen.gpu.form import GroupProgram
 from smalti.graph import Graph
 
 STEADY = ("context", "vector", "pooled", "guidance", "mask")

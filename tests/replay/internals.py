@@ -28,7 +28,7 @@ from smalti import machine
 from smalti.codegen import spirv, wgsl
 from smalti.codegen.cpu.block import FUNCTION_ALIGNMENT
 from smalti.codegen.cpu.lower import limits as x86_limits
-from smalti.codegen.gpu import GroupProgram
+from smalti.codegen.gpu.form import GroupProgram
 from smalti.codegen.levels import level
 from smalti.codegen.target import Target
 from smalti.codegen.x86.encoder import disassembly

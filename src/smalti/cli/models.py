@@ -31,7 +31,7 @@ def list_() -> None:
     """What was fetched: names, sizes, kinds, and where it is."""
     with ending_at_once():
         from smalti.fetch import ModelStore, short
-        from smalti.fetch.download import shown_bytes
+        from smalti.fetch.sizes import shown_bytes
     found = [*ModelStore().all()]
     for kept in found:
         click.echo(f"{short(kept.name):40} {shown_bytes(kept.bytes):>9}  {kept.kind}\n"
@@ -51,7 +51,7 @@ def search(words: tuple[str, ...], hub: bool, civitai: bool) -> None:
         from smalti.fetch import catalogue
         from smalti.fetch import civitai as civitai_
         from smalti.fetch import hub as hub_
-        from smalti.fetch.download import shown_bytes
+        from smalti.fetch.sizes import shown_bytes
     text, lines = " ".join(words), []
     for entry in catalogue.search(text):
         size = "" if entry.bytes is None else f", {shown_bytes(entry.bytes)}"
@@ -80,7 +80,7 @@ def get(names: tuple[str, ...], memory: str | None, dry_run: bool) -> None:
     """
     with ending_at_once():
         from smalti.fetch import ModelStore, plan, short
-        from smalti.fetch.plan import check_rooms, together
+        from smalti.fetch.planning import check_rooms, together
     store, room = ModelStore(), _budget(memory)
     wanted = dict.fromkeys(each for name in names for each in _addresses(name))
     plans = [plan(each, room, store) for each in wanted]
@@ -130,7 +130,7 @@ def remove(names: tuple[str, ...]) -> None:
     """Delete models that were fetched, but for files that others share."""
     with ending_at_once():
         from smalti.fetch import ModelStore, short
-        from smalti.fetch.download import shown_bytes
+        from smalti.fetch.sizes import shown_bytes
     store = ModelStore()
     for kept in [_fetched(name, store) for name in names]:
         freed = store.remove(kept)

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from smalti.codegen.gpu.lowered import extent
 from smalti.codegen.target import Limits, Target
 from smalti.compiler.options import Options
 from smalti.compiler.passes import divided, prepared
@@ -27,7 +26,7 @@ from smalti.graph.operation import DTYPES
 from smalti.graph.operations.contraction import FACTORS
 from smalti.graph.quantised import FORMATS, Quantised, quantised
 from smalti.kernel import interpreter
-from smalti.kernel.form import Buffer, Kernel
+from smalti.kernel.form import Buffer, Kernel, extent
 from smalti.schedule.merge import integer_sums
 
 Arrays = dict[str, np.ndarray]

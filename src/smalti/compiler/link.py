@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from smalti.codegen.gpu.byte_weights import PackedBytes
-from smalti.codegen.gpu.lowered import Packed
 from smalti.codegen.gpu.quantised import PackedGroups
+from smalti.codegen.gpu.weight_layout import Packed
 from smalti.codegen.target import (
     ARENA,
     SLOT,

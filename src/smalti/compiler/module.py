@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from smalti.codegen.gpu.byte_weights import PackedBytes
-from smalti.codegen.gpu.lowered import Packed
 from smalti.codegen.gpu.quantised import PackedGroups
+from smalti.codegen.gpu.weight_layout import Packed
 from smalti.codegen.shader import Shader
 from smalti.codegen.target import ARENA, Reference
 from smalti.graph.operation import DTYPES, FLOATS

@@ -33,7 +33,7 @@ from smalti.errors import DeviceError, InputError
 from smalti.families import family_of
 from smalti.families.parts import TEXTS
 from smalti.families.record import CONDITIONER, VISION
-from smalti.fetch.download import shown_bytes
+from smalti.fetch.sizes import shown_bytes
 from smalti.machine.uncertainty import uncertainty
 from smalti.models.config import ModelConfig
 from smalti.runtime.choice import described

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -26,7 +27,6 @@ from smalti.diffusion.schedule_text import Scheduled, scheduled
 from smalti.diffusion.tokenizer import END, POSITIONS, START, tokenize
 
 CHUNK = POSITIONS - 2
-COMMA = tokenize(",")[0]
 BACKTRACK_MAX = 20  # tokens after a comma that go to the next chunk rather than being torn apart
 STEP_UP = 1.1  # of a pair of round brackets; square ones divide by it
 
@@ -311,6 +311,13 @@ class _Names:
         return None
 
 
+@cache
+def _comma() -> int:
+    """The token of a comma: asked for when there is a prompt, for the table of words takes a tenth
+    of a second to read."""
+    return tokenize(",")[0]
+
+
 @dataclass
 class _Filling:
     """Chunks that are done, and the one that is being filled."""
@@ -329,7 +336,7 @@ class _Filling:
     def add(self, tokens: Sequence[int | Vector], weight: float) -> None:
         """Add tokens that belong together, in the next chunk if they do not fit in this one."""
         full = len(self.tokens) == CHUNK
-        is_comma = tokens[0] == COMMA
+        is_comma = tokens[0] == _comma()
         if full and not is_comma and self.comma is not None and (
                 CHUNK - self.comma <= BACKTRACK_MAX):
             self.end(self.comma + 1)

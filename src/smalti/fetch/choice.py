@@ -15,7 +15,7 @@ from smalti.checkpoint.folder import DENOISERS, INDEX, PICKLED, STEMS
 from smalti.checkpoint.shards import NUMBERED
 from smalti.errors import FetchError, first_of
 from smalti.fetch.digest import Digest
-from smalti.fetch.download import shown_bytes
+from smalti.fetch.sizes import shown_bytes
 
 SAFE = (".safetensors", ".sft")
 GGUF = ".gguf"

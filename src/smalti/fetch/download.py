@@ -21,6 +21,7 @@ from smalti.claim import claimed
 from smalti.errors import FetchError
 from smalti.fetch.digest import CHUNK_BYTES, Digest
 from smalti.fetch.remote import Answer, BrokenError, Patience, Remote, answer, content
+from smalti.fetch.sizes import shown_bytes
 from smalti.replacement import take_place
 
 UNFINISHED = ".incomplete"
@@ -41,17 +42,6 @@ class WantedFile:
     target: Path
     digest: Digest
     bytes: int | None = None
-
-
-def shown_bytes(size: float) -> str:
-    """A size as it is told.
-
-    >>> shown_bytes(6_938_040_682), shown_bytes(2_500_000), shown_bytes(812)
-    ('6.94 GB', '2.5 MB', '1 kB')
-    """
-    if size >= 1e9:
-        return f"{size / 1e9:.2f} GB"
-    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} kB"
 
 
 def unfinished(target: Path) -> Path:

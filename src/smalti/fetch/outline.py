@@ -14,11 +14,12 @@ from smalti import settings
 from smalti.errors import FetchError
 from smalti.fetch import catalogue
 from smalti.fetch.choice import SAFE, WEIGHTS, RemoteFile
-from smalti.fetch.download import Tell, shown_bytes
+from smalti.fetch.download import Tell
 from smalti.fetch.header import header_bytes
 from smalti.fetch.listing import Listing
-from smalti.fetch.plan import kept, plan
+from smalti.fetch.planning import kept, plan
 from smalti.fetch.remote import content
+from smalti.fetch.sizes import shown_bytes
 from smalti.fetch.store import ModelStore
 from smalti.runtime.holes import lengthen
 from smalti.runtime.tensor_file import HEADER_BYTES_MAX

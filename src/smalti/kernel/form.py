@@ -168,6 +168,15 @@ class Kernel:
         return show(self)
 
 
+def extent(buffer: Buffer) -> int:
+    """Elements from the first to the last of a strided buffer.
+
+    >>> extent(Buffer("x", "input", (2, 3), (10, 1)))
+    13
+    """
+    return 1 + sum((n - 1) * stride for n, stride in zip(buffer.shape, buffer.strides))
+
+
 def rounded_weights(kernel: Kernel) -> bool:
     """True for a contraction of integers whose weights are numbers that are rounded to 8 bits, each
     output channel with a scale of its own."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from os import PathLike
+from typing import TYPE_CHECKING
 
 from smalti import settings
 from smalti.compiler.module import Module
@@ -24,14 +25,13 @@ from smalti.runtime.compilation import compile_graph
 from smalti.runtime.cpu.adapter import available_levels, cpu, feature_level
 from smalti.runtime.cpu.program import NativeProgram
 from smalti.runtime.cpu.recipe import recipe_of
-from smalti.runtime.doctor.first_use import trusted
 from smalti.runtime.drivers import driver_of
 from smalti.runtime.engine_file import ANEW, EngineFile
-from smalti.runtime.gpu.compilation import program_of
-from smalti.runtime.gpu.interface import Gpu
-from smalti.runtime.gpu.recipe import recipe_for
 from smalti.runtime.inputs import checked_path
 from smalti.runtime.interface import Program
+
+if TYPE_CHECKING:
+    from smalti.runtime.gpu.interface import Gpu
 
 
 def load(path: str | PathLike, *, device: str = "auto", threads: int | None = None,
@@ -64,13 +64,7 @@ def load(path: str | PathLike, *, device: str = "auto", threads: int | None = No
                                 held=about.held, weights=dict(about.weights),
                                 objective=about.objective, progress=progress, device=device)
     elif (found := _gpu_here(file, device)) is not None:
-        gpu, module = found
-        recipe = recipe_for(gpu, file.graph, precision=about.precision, held=about.held,
-                            threads=threads, weights=dict(about.weights),
-                            objective=about.objective)
-        program = program_of(module, gpu, recipe) if trusted(gpu, module) else compile_graph(
-            file.graph, precision=about.precision, held=about.held, threads=threads,
-            weights=dict(about.weights), objective=about.objective, device=device)
+        program = _on_gpu(file, *found, threads)
     else:
         name = _target_here(file)
         recipe = recipe_of(file.graph, about.precision, about.held, threads, dict(about.weights),
@@ -79,6 +73,23 @@ def load(path: str | PathLike, *, device: str = "auto", threads: int | None = No
     if file.has_weights:
         program.bind(file.array, file.drop)
     return program
+
+
+def _on_gpu(file: EngineFile, gpu: Gpu, module: Module, threads: int | None) -> Program:
+    """The program of a module that a file has for a GPU; it is compiled anew where the device is
+    not to be trusted with it as it is."""
+    from smalti.runtime.doctor.first_use import trusted  # GPUs alone need these
+    from smalti.runtime.gpu.compilation import program_of
+    from smalti.runtime.gpu.recipe import recipe_for
+
+    about = file.about
+    if not trusted(gpu, module):
+        return compile_graph(file.graph, precision=about.precision, held=about.held,
+                             threads=threads, weights=dict(about.weights),
+                             objective=about.objective, device=gpu.device.id)
+    return program_of(module, gpu, recipe_for(
+        gpu, file.graph, precision=about.precision, held=about.held, threads=threads,
+        weights=dict(about.weights), objective=about.objective))
 
 
 def _gpu_here(file: EngineFile, device: str) -> tuple[Gpu, Module] | None:

@@ -15,7 +15,7 @@ import numpy as np
 from smalti import __version__
 from smalti.compiler.encode import to_bytes
 from smalti.compiler.module import Module
-from smalti.compiler.targets import NAMES
+from smalti.compiler.targets import names
 from smalti.compiler.targets import target as target_named
 from smalti.errors import InputError
 from smalti.graph import show
@@ -51,9 +51,9 @@ def save(recipe: Recipe, path: str | PathLike, *, targets: Sequence[str],
     called with a line of text before anything that may take over a second. Raises InputError for
     unknown targets or weights that do not fit, OutputError when `path` cannot be written.
     """
-    if not targets or not all(each in NAMES for each in targets):
+    if not targets or not all(each in names() for each in targets):
         raise InputError(f"targets are {', '.join(map(repr, targets)) or 'empty'}; known: "
-                         f"{', '.join(NAMES)}")
+                         f"{', '.join(names())}")
     recipes = {found.name: (found, suited(recipe, found)) for found in map(target_named, targets)}
     if with_weights and weights is None:
         raise InputError("weights can only be embedded when it is said where they are: give "

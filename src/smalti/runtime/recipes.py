@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from smalti.codegen.target import Target
 from smalti.runtime.cpu.recipe import recipe_of
-from smalti.runtime.gpu.recipe import recipe_anywhere
 from smalti.runtime.recipe import Recipe
 
 
@@ -18,6 +17,8 @@ def suited(recipe: Recipe, target: Target) -> Recipe:
     if target in recipe.targets:
         return recipe
     if target.least is not None:
+        from smalti.runtime.gpu.recipe import recipe_anywhere  # GPUs alone need it
+
         return recipe_anywhere(target, recipe.graph, options)
     return recipe_of(recipe.graph, options.asked, options.held, options.threads,
                      dict(options.weights), options.objective, target.name, dict(options.kept))

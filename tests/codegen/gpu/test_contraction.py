@@ -13,7 +13,6 @@ from group_kernels import execute, relative_error
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from smalti.codegen.gpu import Packed, lower
 from smalti.codegen.gpu.form import (
     Barrier,
     GroupLoad,
@@ -23,7 +22,9 @@ from smalti.codegen.gpu.form import (
     Statement,
     expressions,
 )
+from smalti.codegen.gpu.lower import lower
 from smalti.codegen.gpu.ranges import Ranges
+from smalti.codegen.gpu.weight_layout import Packed
 from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
 from smalti.fuse.precision import held, stored_in

@@ -11,8 +11,8 @@ from group_kernels import LIMITS, check_graph, check_kernel, execute, regions
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from smalti.codegen.gpu import lower
 from smalti.codegen.gpu.form import GroupLoad, Loop, expressions, statements
+from smalti.codegen.gpu.lower import lower
 from smalti.errors import IllegalSchedule
 from smalti.graph import Graph
 from smalti.kernel.form import Call, Kernel

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from group_kernels import LIMITS, check_kernel
 
-from smalti.codegen.gpu import lower, run
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, bind_all, together, unravel, work_groups
 from smalti.codegen.gpu.form import GroupLoad, Op, expressions
+from smalti.codegen.gpu.interpreter import run
+from smalti.codegen.gpu.lower import lower
 from smalti.kernel.build import map_over
 from smalti.kernel.form import Buffer, Call, Const, Index, Kernel, Load, axis
 from smalti.schedule.group import GroupMap

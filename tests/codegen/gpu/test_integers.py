@@ -15,8 +15,8 @@ from group_kernels import LIMITS, execute
 from interpreted_gpu import InterpretedGpu
 from webgpu_devices import webgpu  # noqa: F401
 
-from smalti.codegen.gpu import lower
 from smalti.codegen.gpu.form import MatrixLoad, Op, expressions
+from smalti.codegen.gpu.lower import lower
 from smalti.codegen.gpu.text import parse, show
 from smalti.codegen.gpu.verifier import verify
 from smalti.codegen.spirv.emit import emit as spirv

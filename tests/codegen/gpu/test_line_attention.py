@@ -13,7 +13,6 @@ from group_kernels import LIMITS, execute, narrowed, relative_error
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from smalti.codegen.gpu import run
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import (
     U32,
@@ -25,9 +24,11 @@ from smalti.codegen.gpu.form import (
     op,
     statements,
 )
+from smalti.codegen.gpu.interpreter import run
 from smalti.codegen.gpu.lower import lower
 from smalti.codegen.gpu.types import Matrix
-from smalti.codegen.spirv import emit, listing
+from smalti.codegen.spirv.emit import emit
+from smalti.codegen.spirv.text import listing
 from smalti.compiler.check import TOLERANCES
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel

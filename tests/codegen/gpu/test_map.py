@@ -12,8 +12,8 @@ from group_kernels import LIMITS, check_graph, check_kernel, execute, regions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalti.codegen.gpu import lower
 from smalti.codegen.gpu.form import GroupLoad, Store, expressions, statements
+from smalti.codegen.gpu.lower import lower
 from smalti.errors import IllegalSchedule
 from smalti.graph import Graph, Value
 from smalti.kernel.build import map_over

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from interpreted_gpu import InterpretedGpu
 from webgpu_devices import webgpu  # noqa: F401  a fixture
 
-from smalti.codegen.gpu import lower, run
+from smalti.codegen.gpu.interpreter import run
+from smalti.codegen.gpu.lower import lower
 from smalti.codegen.gpu.quantised import SHORT_MAX, PackedGroups, shortened
 from smalti.codegen.gpu.target import ran
 from smalti.compiler.check import operands, relative_error, strided

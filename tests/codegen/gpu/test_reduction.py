@@ -12,7 +12,7 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 from reduction_graphs import OPERATIONS, reduced
 
-from smalti.codegen.gpu import lower
+from smalti.codegen.gpu.lower import lower
 from smalti.errors import IllegalSchedule
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel

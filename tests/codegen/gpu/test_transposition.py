@@ -11,7 +11,7 @@ from group_kernels import LIMITS, check_graph, check_kernel, narrowed, regions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalti.codegen.gpu import lower
+from smalti.codegen.gpu.lower import lower
 from smalti.errors import IllegalSchedule
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel

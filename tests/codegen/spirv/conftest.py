@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from gpu_devices import absent
 
-from smalti.codegen.spirv import listing
+from smalti.codegen.spirv.text import listing
 
 Validate = Callable[[bytes, str], None]
 

@@ -11,7 +11,8 @@ import pytest
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import F32, GroupProgram, Number
 from smalti.codegen.gpu.types import Matrix
-from smalti.codegen.spirv import emit, listing
+from smalti.codegen.spirv.emit import emit
+from smalti.codegen.spirv.text import listing
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.runtime.gpu.interface import Gpu
 from smalti.schedule.group import GroupLimits

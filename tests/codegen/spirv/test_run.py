@@ -22,7 +22,8 @@ from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.scalars import scalarised
 from smalti.codegen.gpu.text import show
 from smalti.codegen.gpu.types import FLOATS, VectorType
-from smalti.codegen.spirv import emit, listing
+from smalti.codegen.spirv.emit import emit
+from smalti.codegen.spirv.text import listing
 from smalti.runtime.gpu.check import launched
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu

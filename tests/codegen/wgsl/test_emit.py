@@ -31,7 +31,7 @@ from smalti.codegen.gpu.form import (
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.scalars import scalarised
 from smalti.codegen.gpu.types import Matrix, VectorType
-from smalti.codegen.wgsl import emit
+from smalti.codegen.wgsl.emit import emit
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.runtime.gpu.check import launched
 from smalti.runtime.webgpu import WebGpu

@@ -10,7 +10,7 @@ import pytest
 from gpu_devices import filled, increment
 
 from smalti.codegen.shader import BufferUse
-from smalti.codegen.spirv import emit
+from smalti.codegen.spirv.emit import emit
 from smalti.errors import DeviceError
 from smalti.runtime import cache
 from smalti.runtime.gpu.interface import Dispatch, Gpu

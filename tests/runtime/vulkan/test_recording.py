@@ -10,7 +10,7 @@ from gpu_devices import chain, filled, increment, uses_of_another
 from slow_device import SlowDevice
 
 from smalti.codegen.shader import BufferUse
-from smalti.codegen.spirv import emit
+from smalti.codegen.spirv.emit import emit
 from smalti.errors import DeviceError, InputError
 from smalti.runtime.gpu import pieces
 from smalti.runtime.gpu.interface import Copy, DeviceBuffer, Dispatch, Gpu

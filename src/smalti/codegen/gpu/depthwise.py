@@ -21,8 +21,9 @@ from collections.abc import Iterator
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, bind_for, both, unravel, work_groups
 from smalti.codegen.gpu.form import U32, Expr, Name, Number, number, op, select
-from smalti.codegen.gpu.lowered import GroupSteps, Packed, stored_dtype
+from smalti.codegen.gpu.lowered import GroupSteps, stored_dtype
 from smalti.codegen.gpu.totals import COMBINE, start
+from smalti.codegen.gpu.weight_layout import Packed
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, Load, affine, loads
 from smalti.schedule.group import GroupDepthwise, GroupLimits

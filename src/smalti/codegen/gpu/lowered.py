@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from typing import ClassVar
-
-import numpy as np
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.byte_weights import PackedBytes
 from smalti.codegen.gpu.form import Binding, GroupProgram
 from smalti.codegen.gpu.quantised import PackedGroups
-from smalti.graph.operation import DTYPES
-from smalti.graph.quantised import Quantised
-from smalti.kernel.form import Buffer, Kernel
+from smalti.codegen.gpu.weight_layout import Packed
+from smalti.kernel.form import Buffer, Kernel, extent
 
 STORED_AS = {"f32": "f32", "f16": "f16", "bf16": "bf16", "i32": "i32", "i64": "i32", "bool": "i32",
              "i8": "i32", "u8": "i32"}
@@ -22,54 +18,6 @@ STORED_AS = {"f32": "f32", "f16": "f16", "bf16": "bf16", "i32": "i32", "i64": "i
 are checked to fit when they come in; stores of single bytes would race for a word."""
 RAW = {**STORED_AS, "i8": "i8", "u8": "u8", "bool": "u8"}
 """How it stores those of parameters, which are only read: as they are."""
-BLOCK = 64
-"""Channels of weights along both axes that are turned at a time, in cache."""
-
-
-@dataclass(frozen=True)
-class Packed:
-    """How the weight of a buffer is laid out in memory of the device:
-
-        from [part][o of the part][c][tap]      to [row][part][column] of `dtype`
-
-    Rows are taps times c, columns are o of the part; those beyond are 0. In blocks of `block` rows
-    it is [row / block][part][column][row in the block].
-    """
-
-    buffer: str
-    dtype: str
-    parts: int
-    o: int
-    c: int
-    taps: int
-    rows: int
-    columns: int
-    block: int = 1
-
-    @property
-    def elements(self) -> int:
-        """Elements of it, zeros included."""
-        return self.rows * self.parts * self.columns
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of it."""
-        return self.elements * np.dtype(DTYPES[self.dtype]).itemsize
-
-    def pack(self, given: np.ndarray | Quantised) -> np.ndarray:
-        """The weight as the device wants it. Quantised ones are widened."""
-        values = given.floats() if isinstance(given, Quantised) else np.asarray(given)
-        values = values.reshape(self.parts, self.o, self.c, self.taps)
-        packed = np.zeros((self.rows, self.parts, self.columns), DTYPES[self.dtype])
-        target = packed[:self.taps * self.c].reshape(self.taps, self.c, *packed.shape[1:])
-        for part, o, c in product(range(self.parts), range(0, self.o, BLOCK),
-                                  range(0, self.c, BLOCK)):
-            block = values[part, o:o + BLOCK, c:c + BLOCK].astype(packed.dtype)
-            target[:, c:c + BLOCK, part, o:o + len(block)] = block.transpose(2, 1, 0)
-        if self.block == 1:
-            return packed
-        blocks = packed.reshape(-1, self.block, self.parts, self.columns)
-        return np.ascontiguousarray(blocks.transpose(0, 2, 3, 1))
 
 
 @dataclass(frozen=True)
@@ -95,15 +43,6 @@ class GroupSteps:
 def stored_dtype(buffer: Buffer) -> str:
     """What the device stores the elements of a kernel's buffer as."""
     return (RAW if buffer.role == "parameter" else STORED_AS)[buffer.dtype]
-
-
-def extent(buffer: Buffer) -> int:
-    """Elements from the first to the last of a strided buffer.
-
-    >>> extent(Buffer("x", "input", (2, 3), (10, 1)))
-    13
-    """
-    return 1 + sum((n - 1) * stride for n, stride in zip(buffer.shape, buffer.strides))
 
 
 def bind(builder: Builder, kernel: Kernel, name: str, lanes: int = 1) -> Binding:

@@ -15,10 +15,11 @@ from smalti.codegen.gpu.form import Binding, GroupProgram
 from smalti.codegen.gpu.functions import FUNCTIONS
 from smalti.codegen.gpu.interpreter import run
 from smalti.codegen.gpu.lower import lower
-from smalti.codegen.gpu.lowered import RAW, STORED_AS, GroupSteps, Packed
+from smalti.codegen.gpu.lowered import RAW, STORED_AS, GroupSteps
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.codegen.gpu.scalars import scalarised
+from smalti.codegen.gpu.weight_layout import Packed
 from smalti.codegen.shader import BufferUse, Shader
 from smalti.codegen.target import ARENA, WORKSPACE, EncodedFunctions, Reference, Refusal, Target
 from smalti.errors import IllegalSchedule

@@ -12,9 +12,9 @@ then a matrix lies in one piece. Quantised ones: `quantised.py`; bytes: `byte_we
 from __future__ import annotations
 
 from smalti.codegen.gpu.byte_weights import PackedBytes
-from smalti.codegen.gpu.lowered import Packed
 from smalti.codegen.gpu.product import Product
 from smalti.codegen.gpu.quantised import PackedGroups
+from smalti.codegen.gpu.weight_layout import Packed
 from smalti.graph.quantised import FORMATS
 from smalti.schedule.group import BYTES, WIDE_BYTES, WORD_OF_BYTES, GroupContraction
 from smalti.schedule.merge import bytes_excess

@@ -1,6 +1,4 @@
 """SPIR-V, the binary language of Vulkan's drivers: group programs as modules of it."""
 
-from smalti.codegen.spirv.emit import emit
-from smalti.codegen.spirv.text import listing
-
-__all__ = ["emit", "listing"]
+NAMES = ("spirv",)
+"""Of the targets in `target.py`."""

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from smalti.codegen.gpu.lowered import extent
 from smalti.compiler.check import operands, strided
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
 from smalti.kernel import interpreter
-from smalti.kernel.form import Kernel
+from smalti.kernel.form import Kernel, extent
 from smalti.runtime.cpu.driver import runs
 from smalti.runtime.doctor.bench import Arrays
 from smalti.runtime.doctor.kernels import STORING

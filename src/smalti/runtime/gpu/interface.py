@@ -17,15 +17,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smalti.codegen.gpu.form import GroupProgram
 from smalti.codegen.shader import BufferUse, Shader
 from smalti.codegen.target import Target
 from smalti.runtime.device import Device
 from smalti.runtime.gpu.pacing import Pace
 from smalti.schedule.group import GroupLimits
+
+if TYPE_CHECKING:
+    from smalti.codegen.gpu.form import GroupProgram
 
 
 class DeviceBuffer(ABC):

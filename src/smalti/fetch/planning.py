@@ -26,12 +26,12 @@ from smalti.fetch.download import (
     check_room,
     download,
     right,
-    shown_bytes,
     there,
     unfinished,
 )
 from smalti.fetch.header import Header, kind_of, precision_of, read_header
 from smalti.fetch.listing import Listing
+from smalti.fetch.sizes import shown_bytes
 from smalti.fetch.store import Kept, KeptFile, ModelStore
 
 HEADERS_MAX = 20
@@ -193,28 +193,6 @@ def kept(name: str, memory: int | None, tell: Tell, store: ModelStore | None = N
     planned = plan(name, memory, store)
     tell(f"fetching {planned}\n")
     return planned.fetch(tell)
-
-
-def is_name(given: object) -> bool:
-    """Whether what is given is a name, and no path of something that is there."""
-    return isinstance(given, str) and catalogue.address(given) is not None \
-        and not Path(given).exists()
-
-
-def check_spelling(given: object) -> None:
-    """Raise FetchError for what is no file that is here, and nearly the name of a model."""
-    if isinstance(given, str) and not is_name(given) and not Path(given).exists():
-        near = catalogue.near(given)
-        if near:
-            raise FetchError(f"{given} is neither a file that is here nor the name of a model; did "
-                             f"you mean {' or '.join(near)}?")
-
-
-def located(given: str | Path, memory: int | None, tell: Tell) -> str | Path:
-    """The path of what is given: itself, or that of the model that it is the name of, which is
-    fetched where it is not here. Raises FetchError."""
-    address = catalogue.address(given) if isinstance(given, str) and is_name(given) else None
-    return given if address is None else Path(kept(address, memory, tell).path)
 
 
 def _offline(name: str, address: Address, memory: int | None, tell: Tell, store: ModelStore
