@@ -2,7 +2,9 @@
 
 import errno
 import json
+import os
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from checkpoint.samples import CONFIGS, TINY, folder_weights, random_weights
 from safetensors.numpy import save_file
 
-from smalti.checkpoint import inspect, load
+from smalti.checkpoint import inspect, load, open_tensors
 from smalti.errors import CheckpointError, UnknownFamilyError
 from smalti.families.expected import expected_tensors
 from smalti.models.config import SD15, UNetConfig, VaeConfig
@@ -223,6 +225,50 @@ def test_sd15_has_its_known_size():
     table = expected_tensors(SD15)
     total = sum(int(np.prod(shape)) for shape in table.values())
     assert total == 859_520_964 + 83_653_863 + 123_060_480  # UNet, autoencoder, CLIP ViT-L/14
+
+
+class TestAhead:
+    """What has the system read files that are wanted soon."""
+
+    @pytest.fixture
+    def asked(self, monkeypatch) -> list[tuple[int, int, int]]:
+        """What the system is asked to read, of which file number from and to which byte; threads
+        run at once."""
+        found: list[tuple[int, int, int]] = []
+        monkeypatch.setattr(os, "posix_fadvise", lambda stream, start, size, advice: found.append(
+            (os.fstat(stream).st_ino, start, start + size)), raising=False)
+        monkeypatch.setattr(os, "POSIX_FADV_WILLNEED", 3, raising=False)
+        monkeypatch.setattr(threading.Thread, "start", lambda thread: thread.run())
+        return found
+
+    def test_all_of_a_file_in_the_order_of_the_architecture_once(self, tiny_file, asked):
+        checkpoint, file = load(tiny_file), open_tensors(tiny_file)
+        checkpoint.ahead(None)
+        checkpoint.ahead(None)
+        number = tiny_file.stat().st_ino
+        places = [(number, file.entry(name).start, file.entry(name).end)
+                  for name in dict.fromkeys(
+                      stored for each in checkpoint.names()
+                      for stored in checkpoint._tensor(each).stored_names)]
+        assert asked == places
+
+    def test_all_files_of_a_folder(self, tiny_folder, asked):
+        load(tiny_folder).ahead(10**9)
+        files = {path.stat().st_ino for path in tiny_folder.rglob("*.safetensors")}
+        assert {number for number, _, _ in asked} == files
+
+    def test_nothing_that_would_have_to_go_again(self, tiny_file, asked):
+        size = tiny_file.stat().st_size
+        load(tiny_file).ahead(int(1.9 * size))
+        assert not asked
+        load(tiny_file).ahead(int(2.1 * size))
+        assert asked
+
+    def test_a_file_that_has_gone_is_no_fault(self, tiny_file, asked):
+        checkpoint = load(tiny_file)
+        tiny_file.unlink()
+        checkpoint.ahead(None)
+        assert not asked
 
 
 class TestFolder:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,6 +85,10 @@ class FourBitTensors(Tensors):
         values = self._file.read(f"{name}.quant_map").reshape(-1)[places]
         scales = np.repeat(self._scales(name, entry), entry.block)[:len(values)]
         return (values * scales).reshape(entry.shape)
+
+    def ahead(self, names: Iterable[str]) -> None:
+        """Have the system begin to read what holds `names`."""
+        self._file.ahead(names)
 
     def drop(self, name: str) -> None:
         """Let the system take back the memory that holds `name`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,6 +100,10 @@ class ScaledTensors(Tensors):
         if scale is not None:
             values *= scale.reshape(-1, *[1] * (values.ndim - 1)) if values.ndim else scale[0]
         return values
+
+    def ahead(self, names: Iterable[str]) -> None:
+        """Have the system begin to read what holds `names`."""
+        self._file.ahead(names)
 
     def drop(self, name: str) -> None:
         """Let the system take back the memory that holds `name`."""

@@ -7,7 +7,8 @@ called `model-00001-of-00003.safetensors`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,11 @@ class Shards(Tensors):
         """A dense float32 copy of a tensor."""
         self.entry(name)
         return self._home[name].read(name)
+
+    def ahead(self, names: Iterable[str]) -> None:
+        """Have the system begin to read what holds `names`."""
+        for file, some in groupby(names, self._home.__getitem__):
+            file.ahead(some)
 
     def drop(self, name: str) -> None:
         """Let the system take back the memory that holds `name`."""

@@ -40,6 +40,7 @@ from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.words import fitting
 from smalti.errors import InputError
 from smalti.models.denoiser_config import DenoiserConfig
+from smalti.runtime.cpu.memory import free_bytes
 
 
 @dataclass(eq=False)
@@ -79,6 +80,7 @@ class PictureJob:
 
     def steps(self) -> Generator[Step, None, None]:
         """The denoising steps, of which the last has the result."""
+        self.models.checkpoint.ahead(free_bytes())
         try:
             begun = FROM_NOISE if self.changed is None else self._start(self.changed)
             for step in self._passes(begun):

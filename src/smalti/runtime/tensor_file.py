@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -148,6 +150,14 @@ class Tensors(ABC):
         return np.ascontiguousarray(to_float32(self.raw(name), self.dtype(name)))
 
     @abstractmethod
+    def ahead(self, names: Iterable[str]) -> None:
+        """Have the system begin to read what holds `names`, which are wanted soon, in this order.
+
+        It does not wait for what is read. Where the system has no such call (Windows), nothing
+        happens.
+        """
+
+    @abstractmethod
     def drop(self, name: str) -> None:
         """Let the system take back the memory that holds `name`; reading it again brings it back.
 
@@ -181,16 +191,30 @@ class MappedTensors(Tensors):
         flat = np.frombuffer(self._map, raw_type, count, entry.start)
         return flat.reshape(entry.shape)
 
-    def drop(self, name: str) -> None:
-        """Let the system take back the memory that holds `name`; reading it again brings it back.
-
-        Where the system has no such call, nothing happens.
-        """
-        entry = self.entry(name)
-        if not hasattr(self._map, "madvise") or entry.start == entry.end:
+    def ahead(self, names: Iterable[str]) -> None:
+        """Have the system begin to read what holds `names`, where it has such a call."""
+        if not hasattr(os, "posix_fadvise"):
+            for name in names if hasattr(mmap, "MADV_WILLNEED") else ():
+                self._advise(name, mmap.MADV_WILLNEED)
             return
-        start = entry.start - entry.start % mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_DONTNEED, start, entry.end - start)
+        with suppress(OSError), open(self.path, "rb") as stream:  # moved since: a hint is lost
+            for name in names:  # unlike mmap's, this call lets other threads run
+                entry = self.entry(name)
+                if entry.start < entry.end:  # no bytes would mean all that come after
+                    os.posix_fadvise(stream.fileno(), entry.start, entry.end - entry.start,
+                                     os.POSIX_FADV_WILLNEED)
+
+    def drop(self, name: str) -> None:
+        """Let the system take back the memory that holds `name`, where it has such a call."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._advise(name, mmap.MADV_DONTNEED)
+
+    def _advise(self, name: str, advice: int) -> None:
+        """Say to the system what becomes of the pages that hold `name`."""
+        entry = self.entry(name)
+        if entry.start < entry.end:
+            start = entry.start - entry.start % mmap.PAGESIZE
+            self._map.madvise(advice, start, entry.end - start)
 
 
 class TensorFile(MappedTensors):
