@@ -20,9 +20,9 @@ ROUNDS = 3
 STEPS = 4
 """The first waits for all else; the next tells what a step takes, and the last would decode."""
 
-BACKED_SHARE = 4
-"""Of the size of the model's file: as much memory as the process takes in f32 from a file of halves,
-with what the text encoder and the arenas take."""
+BACKED_SHARE = 2
+"""Of the size of the model's file: what the process takes in f32 from a file of halves, and half as
+much again."""
 BACK = """
 import mmap, sys
 block = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

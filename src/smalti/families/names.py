@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -23,10 +24,12 @@ class Names:
         self.all = shapes
         self.bare = {_strip(name): shape for name, shape in shapes.items()}
         self.components = components
+        self._ordered = sorted({*self.all, *self.bare})
 
     def has(self, *starts: str) -> bool:
         """Whether a name (with or without the prefix of a denoiser) starts with one of `starts`."""
-        return any(name.startswith(starts) for table in (self.bare, self.all) for name in table)
+        return any(at < len(self._ordered) and self._ordered[at].startswith(start)
+                   for start in starts for at in [bisect_left(self._ordered, start)])
 
     def contains(self, *parts: str) -> bool:
         """Whether any name contains one of `parts`."""

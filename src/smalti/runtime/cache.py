@@ -149,14 +149,25 @@ class Cache:
 def code_digest(*folders: str) -> str:
     """The hash of Smalti's code, or of some of its folders; where that cannot be read, one that
     never comes again."""
-    package = Path(__file__).parents[1]
-    digest, found = hashlib.sha256(), False
-    for path in sorted(path for folder in folders or (".",)
-                       for path in (package / folder).rglob("*.py")):
-        content = hashlib.sha256(path.read_bytes()).digest()
-        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + content)
-        found = True
+    digest, starts = hashlib.sha256(), tuple(f"{folder}/" for folder in folders)
+    found = [each for each in _code_files() if not starts or each[0].startswith(starts)]
+    for name, content in found:
+        digest.update(name.encode() + b"\0" + content)
     return digest.hexdigest() if found else os.urandom(32).hex()
+
+
+@lru_cache(maxsize=1)
+def _code_files() -> list[tuple[str, bytes]]:
+    """The files of Smalti's code, each with its hash, in order of their names."""
+    package, found = os.path.dirname(os.path.dirname(__file__)), []
+    for folder, _, names in os.walk(package):
+        for name in names:
+            if name.endswith(".py"):
+                path = os.path.join(folder, name)
+                with open(path, "rb") as file:
+                    content = hashlib.sha256(file.read()).digest()
+                found.append((os.path.relpath(path, package).replace(os.sep, "/"), content))
+    return sorted(found)
 
 
 def _digest(key: str) -> bytes:
