@@ -21,8 +21,8 @@ STEPS = 4
 """The first waits for all else; the next tells what a step takes, and the last would decode."""
 
 BACKED_SHARE = 2
-"""Of the size of the model's file: what the process takes in f32 from a file of halves, and half as
-much again."""
+"""Of the size of the model, whose weights are bound as halves or in 8 bits: as much again is for
+arenas and for what is on its way."""
 BACK = """
 import mmap, sys
 block = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -60,12 +60,13 @@ print(json.dumps({
 def first_step_row(path: Path, threads: int, precision: str = "auto") -> Row:
     """The best of some processes, with what a process before has compiled, and the file in the
     page cache."""
+    size = sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
     with tempfile.TemporaryDirectory() as cache:
         found, env = [], environment(Path(cache))
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as when installed
         env["PYTHONPYCACHEPREFIX"] = f"{cache}/bytecode"
         for _ in range(ROUNDS + 1):
-            subprocess.run([sys.executable, "-c", BACK, str(BACKED_SHARE * path.stat().st_size)],
+            subprocess.run([sys.executable, "-c", BACK, str(BACKED_SHARE * size)],
                            check=True)
             command = [sys.executable, "-c", RUN, str(path), str(threads), str(STEPS),
                        precision, str(time.monotonic())]

@@ -39,8 +39,8 @@ def psnr(found: np.ndarray, truth: np.ndarray) -> float:
 def read_way(text: str) -> tuple[str, dict[str, float]]:
     """The precision and the options of a picture that a way means.
 
-    >>> read_way("int8"), read_way("cache=0.1")
-    (('int8', {}), ('f32', {'cache': 0.1}))
+    >>> read_way("int8"), read_way("cache=0.1"), read_way("token_downsampling=2")
+    (('int8', {}), ('f32', {'cache': 0.1}), ('f32', {'token_downsampling': 2}))
     """
     name, given, value = text.partition("=")
     if not given:
@@ -48,7 +48,7 @@ def read_way(text: str) -> tuple[str, dict[str, float]]:
     if name in SAME:
         raise InputError(f"{text!r} would be of another picture: {name} is the same for all")
     try:
-        options = {name: float(value)}
+        options = {name: int(value) if value.isdigit() else float(value)}
     except ValueError:
         raise InputError(f"{text!r} is no option with a number, such as cache=0.1") from None
     PictureOptions.of(prompt=PROMPTS[0], **options)

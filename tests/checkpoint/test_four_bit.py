@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from smalti.checkpoint.container import open_tensors
 from smalti.errors import CheckpointError
-from smalti.runtime.tensor_file import Tensors
+from smalti.runtime.tensor_file import MappedTensors, Tensors
 
 NF4 = np.float32([
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
@@ -54,7 +54,7 @@ def test_what_bitsandbytes_wrote(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_each_number(tmp_path: Path, nested: bool) -> None:
+def test_each_number(tmp_path: Path, nested: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = table(nested)
     file = opened(tmp_path, tensors)
     assert set(file) == {"a.weight", "a.bias"} and file.shape("a.weight") == (5, 35)
@@ -72,6 +72,10 @@ def test_each_number(tmp_path: Path, nested: bool) -> None:
     np.testing.assert_array_equal(file.read("a.bias"), NF4)
     file.drop("a.weight")
     assert bytes(file.raw("a.weight")) == tensors["a.weight"].tobytes()
+    asked: list[str] = []
+    monkeypatch.setattr(MappedTensors, "ahead", lambda _, names: asked.extend(names))
+    file.ahead(["a.weight"])
+    assert {*asked} == {*tensors} - {"a.bias"}  # with its scales
 
 
 @pytest.mark.parametrize(("changes", "said"), [

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import mmap
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ from smalti.checkpoint import inspect, load, open_tensors
 from smalti.errors import CheckpointError, UnknownFamilyError
 from smalti.families.expected import expected_tensors
 from smalti.models.config import SD15, UNetConfig, VaeConfig
+from smalti.runtime.tensor_file import MappedTensors
 
 ARCH = {
     "prediction_type": "v_prediction",
@@ -243,8 +245,8 @@ class TestAhead:
 
     def test_all_of_a_file_in_the_order_of_the_architecture_once(self, tiny_file, asked):
         checkpoint, file = load(tiny_file), open_tensors(tiny_file)
-        checkpoint.ahead(None)
-        checkpoint.ahead(None)
+        checkpoint.ahead(10**9)
+        checkpoint.ahead(10**9)
         number = tiny_file.stat().st_ino
         places = [(number, file.entry(name).start, file.entry(name).end)
                   for name in dict.fromkeys(
@@ -264,10 +266,34 @@ class TestAhead:
         load(tiny_file).ahead(int(2.1 * size))
         assert asked
 
+    def test_a_system_with_no_such_call_for_files_is_told_of_the_mapped_memory(
+            self, tiny_file, monkeypatch):
+        told = []
+        monkeypatch.delattr(os, "posix_fadvise", raising=False)
+        monkeypatch.setattr(mmap, "MADV_WILLNEED", 3, raising=False)
+        monkeypatch.setattr(MappedTensors, "_advise",
+                            lambda file, name, advice: told.append((name, advice)))
+        open_tensors(tiny_file).ahead(["a", "b"])
+        assert told == [("a", 3), ("b", 3)]
+
+        def refused(*given):
+            raise OSError(35, "not now")
+
+        monkeypatch.setattr(MappedTensors, "_advise", refused)
+        open_tensors(tiny_file).ahead(["a"])
+
+    def test_a_system_that_gives_no_thread_makes_the_picture_all_the_same(
+            self, tiny_file, monkeypatch):
+        def refused(thread):
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        load(tiny_file).ahead(10**9)
+
     def test_a_file_that_has_gone_is_no_fault(self, tiny_file, asked):
         checkpoint = load(tiny_file)
         tiny_file.unlink()
-        checkpoint.ahead(None)
+        checkpoint.ahead(10**9)
         assert not asked
 
 

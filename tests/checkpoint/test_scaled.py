@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from smalti.checkpoint.container import open_tensors
 from smalti.errors import CheckpointError
-from smalti.runtime.tensor_file import Tensors
+from smalti.runtime.tensor_file import MappedTensors, Tensors
 
 VALUES = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
 E4M3 = VALUES.astype(ml_dtypes.float8_e4m3fn)
@@ -51,7 +51,8 @@ SCALED = {
 
 
 @pytest.mark.parametrize("what", SCALED)
-def test_scales_are_applied_and_vanish(tmp_path: Path, what: str) -> None:
+def test_scales_are_applied_and_vanish(tmp_path: Path, what: str,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
     table, expected, dtype = SCALED[what]
     file = opened(tmp_path, {**table, "a.bias": ROWS})
     assert set(file) == {"a.weight", "a.bias"} and file.dtype("a.weight") == dtype
@@ -59,6 +60,11 @@ def test_scales_are_applied_and_vanish(tmp_path: Path, what: str) -> None:
     np.testing.assert_array_equal(file.read("a.bias"), ROWS)
     file.drop("a.weight")
     assert file.raw("a.weight").tobytes() == table["a.weight"].tobytes()
+    asked: list[str] = []
+    monkeypatch.setattr(MappedTensors, "ahead", lambda _, names: asked.extend(names))
+    file.ahead(["a.weight", "a.bias"])
+    assert len(asked) == len({*asked}) and {"a.weight", "a.bias"} <= {*asked} <= {*table, "a.bias"}
+    assert (len(asked) > 2) == (file.scale("a.weight") is not None)
 
 
 def test_the_scale_can_be_asked_for(tmp_path: Path) -> None:

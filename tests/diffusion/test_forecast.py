@@ -72,9 +72,10 @@ def test_what_is_foretold_is_what_is_done(path: Path, measured: None, what: str,
     assert foretold.peak_bytes <= pipe.residents.budget_bytes
 
 
-def test_what_a_batch_takes_is_foretold(path: Path) -> None:
+@pytest.mark.parametrize("options", [{"batch_size": 2}, {"token_downsampling": 2}])
+def test_what_a_picture_with_options_takes_is_foretold(path: Path, options: dict) -> None:
     pipe = Pipeline.load(path, device="cpu", threads=1, keep=False)
-    asked = {"seed": 3, "steps": 2, "batch_size": 2}
+    asked = {"seed": 3, "steps": 2, **options}
     job = pipe.job(PictureOptions(PROMPT, **asked))
     assert [step.index for step in job.steps()] == [0, 1]
     foretold = pipe.forecast(PROMPT, **asked).parts

@@ -173,6 +173,7 @@ def test_defaults_of_the_schema_are_taken() -> None:
     {"noise": "14.6,3.0001,0", "guidance_scale": 7.123456789, "clip_skip": 2},
     {"guidance_rescale": 0.7, "guidance_time": (0.1, 0.85), "cache": 0.1, "emphasis": "no norm"},
     {"apg": Projected(0.1, 2.0, -0.25)}, {"tiling": "x"}, {"tiling": "xy"},
+    {"token_downsampling": 2},
     {"variation_seed": 5, "variation_strength": 1 / 3},
     {"hires": 1.5, "hires_strength": 0.45, "hires_steps": 11},
 ])

@@ -13,6 +13,7 @@ from tiny_model import TINY, write_model
 
 from smalti import Guide, Pipeline, Projected
 from smalti.diffusion import metadata
+from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.residents import Residents
 from smalti.errors import CheckpointError, InputError, NumericsError
 
@@ -449,6 +450,21 @@ def diffusers_picture(pipe: Pipeline, parts: tuple[Any, ...], scale: float) -> n
                                      latents).prev_sample
         image = vae.decode(latents / pipe.config.vae.scaling_factor).sample[0]
     return ((image / 2 + 0.5).clamp(0, 1) * 255).round().permute(1, 2, 0).numpy()
+
+
+def test_a_picture_with_attention_to_some_tokens(pipe: Pipeline) -> None:
+    """It is another one, nearly the same, and none of this stays behind."""
+    plain, some, again = (pipe("a red apple", token_downsampling=step) for step in (1, 2, 1))
+    assert "Token downsampling: 2" in some.texts[0] and "ownsampling" not in plain.texts[0]
+    pictures = [np.asarray(each.images[0], int) for each in (plain, some, again)]
+    assert 0 < np.abs(pictures[0] - pictures[1]).max()
+    np.testing.assert_array_equal(pictures[0], pictures[2])
+    with pytest.raises(InputError, match="token_downsampling is 0"):
+        pipe("a red apple", token_downsampling=0)
+    with pytest.raises(InputError, match="token_downsampling is 8, and 2 tokens lie side by side"):
+        pipe.job(PictureOptions("a red apple", token_downsampling=8, width=8))
+    with pytest.raises(InputError, match="token_downsampling is True"):
+        pipe("a red apple", token_downsampling=True)
 
 
 def test_a_picture_that_can_be_repeated(pipe: Pipeline) -> None:

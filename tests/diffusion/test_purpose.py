@@ -17,6 +17,7 @@ from smalti.models.config import ModelConfig
 
 SOME: dict[str, dict[str, Any]] = {
     "distilled_guidance": {"distilled_guidance": 3.0}, "tiling": {"tiling": "x"},
+    "token_downsampling": {"token_downsampling": 2},
     "skip_layers": {"skip_layers": (0,)}, "clip_skip": {"clip_skip": 1},
     "emphasis": {"emphasis": "comfy"},
     "skip_guidance": {"skip_layers": (0,), "skip_guidance": (2.0, 0.0, 0.5)},

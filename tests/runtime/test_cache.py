@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import multiprocessing
 import os
@@ -62,6 +63,23 @@ def test_other_code_does_not_find_it(cache: Cache, monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
     assert cache.get("key") == b"payload"
     assert len(module.code_digest()) == 64
+
+
+@pytest.mark.parametrize("folders", [(), ("codegen",), ("kernel", "codegen/gpu")])
+def test_code_is_known_by_names_and_contents(folders: tuple[str, ...]) -> None:
+    package, digest = Path(module.__file__).parents[1], hashlib.sha256()
+    paths = [path for folder in folders or (".",) for path in (package / folder).rglob("*.py")]
+    for path in sorted(paths, key=lambda path: path.relative_to(package).as_posix()):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0"
+                      + hashlib.sha256(path.read_bytes()).digest())
+    assert module.code_digest(*folders) == digest.hexdigest()
+
+
+def test_code_that_is_not_there_is_never_the_same() -> None:
+    module.code_digest.cache_clear()
+    first = module.code_digest("nowhere")
+    module.code_digest.cache_clear()
+    assert first != module.code_digest("nowhere")
 
 
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:

@@ -83,13 +83,13 @@ class Checkpoint:
         block format, else as `floats` gives it. Raises CheckpointError as that does."""
         return self._tensor(name).given()
 
-    def ahead(self, free_bytes: int | None) -> None:
+    def ahead(self, free_bytes: int) -> None:
         """Have the system read the files from now on, while text encoders run and programs are
         compiled; a second call does nothing.
 
         Weights come in the order in which a picture wants them. Nothing is read where they would
-        take more than `AHEAD_SHARE` of `free_bytes`, since what is read too early would have to go
-        again; None is as much as one likes.
+        take more than `AHEAD_SHARE` of `free_bytes` of memory, since what is read too early would
+        have to go again.
         """
         if self._ahead:
             return
@@ -100,9 +100,10 @@ class Checkpoint:
                 entry = tensor.file.entry(name)
                 stored.setdefault(tensor.file, {})[name] = entry.end - entry.start
         size = sum(sum(sizes.values()) for sizes in stored.values())
-        if free_bytes is None or size <= AHEAD_SHARE * free_bytes:
+        if size <= AHEAD_SHARE * free_bytes:
             # the calls take 0.3 s for 2 GB that are not there
-            threading.Thread(target=_ahead, args=(stored,), daemon=True).start()
+            with suppress(RuntimeError):  # the system gives no thread: a hint is lost
+                threading.Thread(target=_ahead, args=(stored,), daemon=True).start()
 
     def drop(self, name: str) -> None:
         """Let the system take back the pages of the file that hold `name`, until it is read again.

@@ -65,6 +65,7 @@ class FourBitTensors(Tensors):
         states = {match[1]: match for match in map(STATE.fullmatch, file) if match}
         helpers = {f"{weight}.{helper}" for weight in states for helper in HELPERS}
         helpers |= {match[0] for match in states.values()}
+        self._helpers = [name for name in file if name in helpers]
         self.entries = {name: file.entry(name) for name in file if name not in helpers}
         for weight, match in states.items():
             self.entries[weight] = self._checked(weight, match)
@@ -87,8 +88,8 @@ class FourBitTensors(Tensors):
         return (values * scales).reshape(entry.shape)
 
     def ahead(self, names: Iterable[str]) -> None:
-        """Have the system begin to read what holds `names`."""
-        self._file.ahead(names)
+        """Have the system begin to read what holds `names`, and what their scales are."""
+        self._file.ahead([*names, *self._helpers])
 
     def drop(self, name: str) -> None:
         """Let the system take back the memory that holds `name`."""

@@ -102,8 +102,10 @@ class ScaledTensors(Tensors):
         return values
 
     def ahead(self, names: Iterable[str]) -> None:
-        """Have the system begin to read what holds `names`."""
-        self._file.ahead(names)
+        """Have the system begin to read what holds `names`, and their scales."""
+        self._file.ahead(each for name in names for entry in [self.entry(name)]
+                         for each in (name, *(
+                             [entry.scale] if isinstance(entry, ScaledEntry) else [])))
 
     def drop(self, name: str) -> None:
         """Let the system take back the memory that holds `name`."""

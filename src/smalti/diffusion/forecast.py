@@ -270,6 +270,8 @@ def _shape(config: ModelConfig, part: str, asked: Request, pictures: Sizes,
     latent = asked.height // factor, asked.width // factor
     shapes = {MODULATION: (1,), "vae": latent, "vae_encoder": (asked.height, asked.width)}
     more: tuple[Any, ...] = (False, "", False, tuple(read)) if read else ()
+    if asked.token_downsampling > 1:
+        more = (False, "", asked.token_downsampling)
     if biased := biased_tokens(config, asked):
         more = (False, "", False, tuple(read), biased)
     tokens = usual_tokens(config, pictures, tokens_shown(config, asked))

@@ -80,7 +80,7 @@ class PictureJob:
 
     def steps(self) -> Generator[Step, None, None]:
         """The denoising steps, of which the last has the result."""
-        self.models.checkpoint.ahead(free_bytes())
+        self.models.checkpoint.ahead(free_bytes(swap=False) or 0)
         try:
             begun = FROM_NOISE if self.changed is None else self._start(self.changed)
             for step in self._passes(begun):

@@ -31,13 +31,15 @@ class PictureNetwork:
 
     Where the modulations of a model are a part of their own (FLUX.1, Chroma), they are computed
     once for each time and prompt. Where there are `controls`, what they give is read besides; with
-    `tiling` a picture can be repeated in these directions.
+    `tiling` a picture can be repeated in these directions; `token_downsampling` is the step of
+    `models.token_downsampling`.
     """
 
     submodels: Submodels
     pictures: int
     controls: Controls | None = None
     tiling: str = ""
+    token_downsampling: int = 1
     _left_out: frozenset[int] = frozenset()
     _modulations: dict[bytes, Floats] = field(default_factory=dict)
 
@@ -76,6 +78,8 @@ class PictureNetwork:
             return (*plain, control, self.tiling, KEEP in conditioning, sizes)
         if KEEP in conditioning:
             return (*plain, control, self.tiling, True)
+        if self.token_downsampling > 1:
+            return (*plain, control, self.tiling, self.token_downsampling)
         return (*plain, control, self.tiling) if control or self.tiling else plain
 
     def __call__(self, latents: Floats, timesteps: Floats, conditioning: Conditioning) -> Floats:

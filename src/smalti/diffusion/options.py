@@ -94,7 +94,8 @@ class PictureOption:
         (False, True)
         """
         return value is not self.default and not (
-            isinstance(value, type(self.default)) and value == self.default)
+            isinstance(value, type(self.default)) and value == self.default
+            and isinstance(value, bool) == isinstance(self.default, bool))
 
     def checked(self, value: Any) -> Any:
         """The value in one form. Raises InputError for one that cannot be."""
@@ -200,6 +201,10 @@ class PictureOptions:
                "usual"),
         "Leave out evaluations whose change is foretold to be below this; 0.1 is usual.", "steps",
         0.0, label="Step cache", flags=("--step-cache",), metavar="SHARE", kin=("step_cache",))
+    token_downsampling: int = option(
+        WholeKind(1, 8), "Self-attention looks at every so many tokens down and across; of UNets; "
+        "2 is usual.", "steps", 1, label="Token downsampling", metavar="STEP",
+        kin=("token_merging_ratio", "tome", "todo"))
     emphasis: str = option(
         NameKind(EMPHASES, {name: name.capitalize() for name in EMPHASES}),
         "What weights in a prompt do: original, 'no norm' or comfy.", "text", "original",

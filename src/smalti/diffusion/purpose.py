@@ -62,6 +62,8 @@ def untaken(config: ModelConfig) -> dict[str, str]:
     if not denoiser.tileable:
         found["tiling"] = ("pictures that can be repeated are made by models with a UNet; this one "
                            "is a transformer")
+        found["token_downsampling"] = (
+            "token_downsampling leaves out tokens of models with a UNet; this one is a transformer")
     texts = map(family_of(config).text, config.texts)
     if not any(text.encoder.chunked and not text.pooled_alone for text in texts):
         found["clip_skip"] = (

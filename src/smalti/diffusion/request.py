@@ -23,8 +23,9 @@ from smalti.diffusion.redux import check_alone, pictures_of, tokens_shown
 from smalti.diffusion.samplers import SAMPLERS, Sampler, split_label
 from smalti.diffusion.variation import Variation, variation
 from smalti.errors import InputError
-from smalti.models.config import ModelConfig
+from smalti.models.config import ModelConfig, UNetConfig
 from smalti.models.denoiser_config import DenoiserConfig
+from smalti.models.token_downsampling import check_step, tokens_aside
 
 COPIES = 10
 """Activations of a denoiser that are there at a time, as a guess."""
@@ -128,6 +129,9 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
     for name, why in untaken(config).items():
         if OPTIONS[name].given(getattr(options, name)):
             raise InputError(why)
+    if isinstance(config.denoiser, UNetConfig):
+        side = min(width, height) // config.vae.downscale
+        check_step(options.token_downsampling, tokens_aside(config.denoiser, side))
     clip_skip = options.clip_skip
     if clip_skip is not None:
         layers = min((text.layers for text in config.texts.values()), default=1)

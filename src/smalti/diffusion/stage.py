@@ -33,7 +33,8 @@ class DenoiserStage:
         now, and what it reads besides of an initial picture."""
         config = submodels.checkpoint.config
         prompts = begun.steered(conditioned(submodels, asked, steps, timings, begun.pictures))
-        network = PictureNetwork(submodels, asked.batch_size, controls, asked.tiling)
+        network = PictureNetwork(submodels, asked.batch_size, controls, asked.tiling,
+                                 asked.token_downsampling)
         levels = noise_levels(config, asked.width, asked.height, asked.steps)
         denoiser = Denoiser(network, levels, config.prediction, flow_map=config.denoiser.flow_map)
         return cls(submodels, prompts, network, denoiser)

@@ -25,7 +25,8 @@ def parts(config: ModelConfig) -> dict[str, ModelPart]:
         unet, transformer      (batch, height, width, tokens), sizes of the latent; then `control`
                                of its graph where it reads what ControlNets give, else False, and
                                of a UNet the directions in which the picture can be repeated (see
-                               `tileable`), or of a transformer "", whether blocks can be left out,
+                               `tileable`) and the step of `downsampled`, or of a transformer "",
+                               whether blocks can be left out,
                                the sizes of latents that it reads besides, and how many pictures
                                and tokens of each stand in the prompt with a bias of their own
         conditioner            (batch, tokens of the text encoder), then those of another tokenizer,

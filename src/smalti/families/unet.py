@@ -17,6 +17,7 @@ from smalti.families.spelling import Layers, SpelledLayers
 from smalti.graph import Graph
 from smalti.models.config import SD1_UNET, UNetConfig
 from smalti.models.tileable import tileable
+from smalti.models.token_downsampling import downsampled
 from smalti.models.unet import unet_graph
 
 HEAD_DIM = 64  # of the UNets after Stable Diffusion 1.x
@@ -132,9 +133,10 @@ def _parts(config: UNetConfig) -> dict[str, ModelPart]:
 
 
 def _unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens: int,
-                control: bool = False, directions: str = "") -> Graph:
+                control: bool = False, directions: str = "", step: int = 1) -> Graph:
     graph = unet_graph(config, batch, height, width, tokens, control)
-    return tileable(graph, directions) if directions else graph
+    graph = tileable(graph, directions) if directions else graph
+    return downsampled(graph, step) if step > 1 else graph
 
 
 def _layout(names: Iterable[str]) -> Layout:

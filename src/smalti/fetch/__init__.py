@@ -2,8 +2,8 @@
 
 `kept` is the way in: a name, and what is told of the way. `catalogue` has the short names, `plan`
 says what fetching one would mean, `outline` makes of it what is needed to look at it, `store` knows
-what was fetched. All but the short names is imported when it is first asked for: a path that is
-given needs none of it.
+what was fetched. All but short names, and what tells a name from a path, is imported when it is
+first asked for: a path that is given needs none of it.
 """
 
 from __future__ import annotations

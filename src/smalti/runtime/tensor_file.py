@@ -194,8 +194,9 @@ class MappedTensors(Tensors):
     def ahead(self, names: Iterable[str]) -> None:
         """Have the system begin to read what holds `names`, where it has such a call."""
         if not hasattr(os, "posix_fadvise"):
-            for name in names if hasattr(mmap, "MADV_WILLNEED") else ():
-                self._advise(name, mmap.MADV_WILLNEED)
+            with suppress(OSError):  # as below
+                for name in names if hasattr(mmap, "MADV_WILLNEED") else ():
+                    self._advise(name, mmap.MADV_WILLNEED)
             return
         with suppress(OSError), open(self.path, "rb") as stream:  # moved since: a hint is lost
             for name in names:  # unlike mmap's, this call lets other threads run

@@ -28,7 +28,9 @@ def system(root: Path, available: int, **groups: dict[str, str]) -> Path:
 
 
 def test_free_memory_is_what_is_available_and_swap(tmp_path: Path) -> None:
-    assert free_bytes(system(tmp_path, 90)) == 100 * 1024
+    here = system(tmp_path, 90)
+    assert free_bytes(here) == 100 * 1024
+    assert free_bytes(here, swap=False) == 90 * 1024
 
 
 def test_a_control_group_leaves_less(tmp_path: Path) -> None:

@@ -32,19 +32,20 @@ def resident_bytes() -> int | None:
         return None
 
 
-def free_bytes(root: Path = SYSTEM) -> int | None:
+def free_bytes(root: Path = SYSTEM, swap: bool = True) -> int | None:
     """Bytes of memory that this process can still get: free memory and swap, limited by what its
     control group allows; on Windows what it may still have in memory and in the paging file. None
     if the system does not say.
 
-    `root` is the folder under which the files of Linux are read.
+    `root` is the folder under which the files of Linux are read; there, what is free without
+    `swap` is what files can be read into.
     """
     if sys.platform == "win32" and root == SYSTEM:
         return int(windows_memory.memory_status().available_committed)
     entries = dict(re.findall(r"^(\w+):\s*(\d+) kB$", _text(root / "proc/meminfo"), re.M))
     if "MemAvailable" not in entries:
         return None
-    found = [1024 * (int(entries["MemAvailable"]) + int(entries.get("SwapFree", 0)))]
+    found = [1024 * (int(entries["MemAvailable"]) + swap * int(entries.get("SwapFree", 0)))]
     for line in _text(root / "proc/self/cgroup").splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if controllers in ("", "memory"):

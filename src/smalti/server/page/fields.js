@@ -28,8 +28,8 @@ const SLIDERS = {
   height: [64, 2048, 64], hires: [1, 4, 0.25], hires_steps: [1, 60, 1],
   hires_strength: [0.05, 1, 0.05], image_guidance: [0, 5, 0.1], mask_blur: [0, 64, 1],
   padding: [0, 256, 8], redux_pooled: [0, 2, 0.05], refiner_switch: [0, 1, 0.05],
-  steps: [1, 60, 1], strength: [0.05, 1, 0.05], variation_strength: [0, 1, 0.05],
-  width: [64, 2048, 64],
+  steps: [1, 60, 1], strength: [0.05, 1, 0.05], token_downsampling: [1, 4, 1],
+  variation_strength: [0, 1, 0.05], width: [64, 2048, 64],
 };
 
 const SHORT = 12; // letters that a field of a number has room for
