@@ -57,7 +57,8 @@ def draw(models: tuple, prompts: list[str], scheduler, steps: int, guidance: flo
     words = text(input_ids=rows).last_hidden_state
     scheduler.set_timesteps(steps)
     state = torch.stack([
-        torch.randn(4, side, side, generator=torch.Generator().manual_seed(seed + index))
+        torch.randn(unet.config.in_channels, side, side,
+                    generator=torch.Generator().manual_seed(seed + index))
         for index in range(count)]) * scheduler.init_noise_sigma
     for moment in scheduler.timesteps:
         scaled = scheduler.scale_model_input(state, moment)

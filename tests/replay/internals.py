@@ -25,12 +25,14 @@ from replay.machines import (
 )
 
 from smalti import machine
-from smalti.codegen import spirv, wgsl
 from smalti.codegen.cpu.block import FUNCTION_ALIGNMENT
 from smalti.codegen.cpu.lower import limits as x86_limits
 from smalti.codegen.gpu.form import GroupProgram
 from smalti.codegen.levels import level
+from smalti.codegen.spirv.emit import emit as spirv
+from smalti.codegen.spirv.text import listing
 from smalti.codegen.target import Target
+from smalti.codegen.wgsl.emit import emit as wgsl
 from smalti.codegen.x86.encoder import disassembly
 from smalti.codegen.x86.levels import LEVELS
 from smalti.compiler import options as all_options
@@ -241,15 +243,15 @@ def _limits(gpu: Gpu) -> GroupLimits:
 def _emitted(program: GroupProgram, gpu: Gpu) -> tuple[bytes, Callable[[], str]]:
     """A program in the language of a device, and how to make it readable."""
     if gpu.language == "wgsl":
-        text = wgsl.emit(program, _limits(gpu), immediates=False)
+        text = wgsl(program, _limits(gpu), immediates=False)
         return text.encode(), lambda: text
-    code = spirv.emit(program, _limits(gpu))
-    return code, lambda: f"{program}\n{spirv.listing(code)}"
+    code = spirv(program, _limits(gpu))
+    return code, lambda: f"{program}\n{listing(code)}"
 
 
 def _text(gpu: Gpu, code: bytes) -> str:
     """Code in the language of a device, made readable."""
-    return code.decode() if gpu.language == "wgsl" else spirv.listing(code)
+    return code.decode() if gpu.language == "wgsl" else listing(code)
 
 
 def _gpu_memory(plan: Module) -> list[str]:

@@ -97,3 +97,18 @@ def test_a_run_from_finished_weights_learns_channels_that_are_added(
         trained(monkeypatch, tmp_path / "c", "--start", str(wide), "--latents", str(FEW))
     with pytest.raises(SystemExit, match="--latents -3: expected a number of channels"):
         trained(monkeypatch, tmp_path / "c", "--latents", "-3")
+
+
+def test_a_sheet_is_drawn_with_as_many_channels_as_there_are() -> None:
+    import torch
+    from diffusers import EulerDiscreteScheduler
+    from models import make_text, make_unet, make_vae
+    from verify import draw
+
+    torch.manual_seed(1)
+    _, preset = sizes()
+    models = (make_unet(preset).eval(), make_vae(preset).eval(), make_text(preset, 20).eval(),
+              lambda prompt: [1] * 77, 8)
+    pictures = draw(models, ["a", "b"], EulerDiscreteScheduler(), steps=2, guidance=2.0, seed=0)
+    assert [tuple(each.shape) for each in pictures] == [(3, 64, 64)] * 2
+    assert all(bool(each.isfinite().all()) for each in pictures)
