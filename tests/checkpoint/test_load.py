@@ -2,7 +2,6 @@
 
 import errno
 import json
-import mmap
 import os
 import sys
 import threading
@@ -18,7 +17,6 @@ from smalti.checkpoint import inspect, load, open_tensors
 from smalti.errors import CheckpointError, UnknownFamilyError
 from smalti.families.expected import expected_tensors
 from smalti.models.config import SD15, UNetConfig, VaeConfig
-from smalti.runtime.tensor_file import MappedTensors
 
 ARCH = {
     "prediction_type": "v_prediction",
@@ -266,21 +264,19 @@ class TestAhead:
         load(tiny_file).ahead(int(2.1 * size))
         assert asked
 
-    def test_a_system_with_no_such_call_for_files_is_told_of_the_mapped_memory(
-            self, tiny_file, monkeypatch):
-        told = []
-        monkeypatch.delattr(os, "posix_fadvise", raising=False)
-        monkeypatch.setattr(mmap, "MADV_WILLNEED", 3, raising=False)
-        monkeypatch.setattr(MappedTensors, "_advise",
-                            lambda file, name, advice: told.append((name, advice)))
-        open_tensors(tiny_file).ahead(["a", "b"])
-        assert told == [("a", 3), ("b", 3)]
+    def test_a_system_without_such_a_call_is_asked_nothing(self, tiny_file, asked, monkeypatch):
+        monkeypatch.delattr(os, "posix_fadvise")
+        load(tiny_file).ahead(10**9)
+        assert not asked
 
+    def test_a_call_that_fails_is_a_hint_that_is_lost(self, tiny_file, asked, monkeypatch):
         def refused(*given):
+            asked.append(given)
             raise OSError(35, "not now")
 
-        monkeypatch.setattr(MappedTensors, "_advise", refused)
-        open_tensors(tiny_file).ahead(["a"])
+        monkeypatch.setattr(os, "posix_fadvise", refused)
+        load(tiny_file).ahead(10**9)
+        assert len(asked) == 1
 
     def test_a_system_that_gives_no_thread_makes_the_picture_all_the_same(
             self, tiny_file, monkeypatch):

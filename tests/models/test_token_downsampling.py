@@ -14,7 +14,7 @@ from smalti.errors import InputError
 from smalti.graph import Graph, evaluate
 from smalti.models import SD1_UNET, SDXL_UNET, SSD1B_UNET, unet_graph
 from smalti.models.config import UNetConfig
-from smalti.models.token_downsampling import downsampled, tokens_aside
+from smalti.models.token_downsampling import downsampled, tokens_along
 from smalti.nn import cross_attention, to_tokens
 
 
@@ -73,7 +73,7 @@ def test_only_where_there_are_most_tokens_and_never_those_of_the_prompt() -> Non
 @pytest.mark.parametrize("config", [SD1_UNET, SDXL_UNET, SSD1B_UNET, TINY_UNET])
 def test_how_many_lie_side_by_side_is_known_of_the_configuration(config: UNetConfig) -> None:
     most = max(each[0] for each in keys(unet_graph(config, 1, 32, 64)))
-    assert tokens_aside(config, 32) ** 2 * 2 == most
+    assert tokens_along(config, 32) ** 2 * 2 == most
 
 
 def test_more_than_there_is_is_refused() -> None:

@@ -38,7 +38,7 @@ class Checkpoint:
         self.config = config
         self.report = report
         self._tensors = tensors
-        self._ahead = False
+        self._asked_ahead = False
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.report.path!r}, {len(self._tensors)} tensors)"
@@ -91,9 +91,9 @@ class Checkpoint:
         take more than `AHEAD_SHARE` of `free_bytes` of memory, since what is read too early would
         have to go again.
         """
-        if self._ahead:
+        if self._asked_ahead:
             return
-        self._ahead = True
+        self._asked_ahead = True
         stored: dict[Tensors, dict[str, int]] = {}
         for tensor in self._tensors.values():
             for name in tensor.stored_names:
@@ -103,7 +103,7 @@ class Checkpoint:
         if size <= AHEAD_SHARE * free_bytes:
             # the calls take 0.3 s for 2 GB that are not there
             with suppress(RuntimeError):  # the system gives no thread: a hint is lost
-                threading.Thread(target=_ahead, args=(stored,), daemon=True).start()
+                threading.Thread(target=_read_ahead, args=(stored,), daemon=True).start()
 
     def drop(self, name: str) -> None:
         """Let the system take back the pages of the file that hold `name`, until it is read again.
@@ -140,7 +140,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.report.path} holds no tensor {name!r}") from None
 
 
-def _ahead(stored: Mapping[Tensors, Iterable[str]]) -> None:
+def _read_ahead(stored: Mapping[Tensors, Iterable[str]]) -> None:
     """Have the system read tensors of files."""
     for file, names in stored.items():
         file.ahead(names)

@@ -59,7 +59,7 @@ def target(name: str) -> Target:
     """
     if isinstance(name, str) and name in TARGETS:
         return TARGETS[name]
-    for each in TARGETS.values() if name else ():
-        if each.alias == name:
+    for each in TARGETS.values():
+        if each.alias and each.alias == name:
             return each
     raise InputError(f"no target is named {name!r}; known: {', '.join(names())}")

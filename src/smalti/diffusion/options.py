@@ -202,8 +202,8 @@ class PictureOptions:
         "Leave out evaluations whose change is foretold to be below this; 0.1 is usual.", "steps",
         0.0, label="Step cache", flags=("--step-cache",), metavar="SHARE", kin=("step_cache",))
     token_downsampling: int = option(
-        WholeKind(1, 8), "Self-attention looks at every so many tokens down and across; of UNets; "
-        "2 is usual.", "steps", 1, label="Token downsampling", metavar="STEP",
+        WholeKind(1, 8), "Self-attention reads keys and values of every STEPth token down and "
+        "across, in UNets; 2 is usual.", "steps", 1, label="Token downsampling", metavar="STEP",
         kin=("token_merging_ratio", "tome", "todo"))
     emphasis: str = option(
         NameKind(EMPHASES, {name: name.capitalize() for name in EMPHASES}),

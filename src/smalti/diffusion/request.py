@@ -25,7 +25,7 @@ from smalti.diffusion.variation import Variation, variation
 from smalti.errors import InputError
 from smalti.models.config import ModelConfig, UNetConfig
 from smalti.models.denoiser_config import DenoiserConfig
-from smalti.models.token_downsampling import check_step, tokens_aside
+from smalti.models.token_downsampling import check_step, tokens_along
 
 COPIES = 10
 """Activations of a denoiser that are there at a time, as a guess."""
@@ -131,7 +131,7 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
             raise InputError(why)
     if isinstance(config.denoiser, UNetConfig):
         side = min(width, height) // config.vae.downscale
-        check_step(options.token_downsampling, tokens_aside(config.denoiser, side))
+        check_step(options.token_downsampling, tokens_along(config.denoiser, side))
     clip_skip = options.clip_skip
     if clip_skip is not None:
         layers = min((text.layers for text in config.texts.values()), default=1)

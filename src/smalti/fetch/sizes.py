@@ -1,10 +1,10 @@
-"""Sizes as they are told."""
+"""Sizes of files, in words for people."""
 
 from __future__ import annotations
 
 
 def shown_bytes(size: float) -> str:
-    """A size as it is told.
+    """A number of bytes in the unit that suits it.
 
     >>> shown_bytes(6_938_040_682), shown_bytes(2_500_000), shown_bytes(812)
     ('6.94 GB', '2.5 MB', '1 kB')

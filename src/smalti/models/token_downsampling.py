@@ -1,4 +1,4 @@
-"""Self-attention that looks at some of the tokens: large pictures take less time."""
+"""Token downsampling: self-attention that reads keys and values of some of the tokens only."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from smalti.rewrite.rebuilding import Images, copied
 
 
 def downsampled(graph: Graph, step: int) -> Graph:
-    """`graph` of a UNet with self-attention that reads keys and values of every `step`th token down
-    and across, where there are most tokens; queries are all there, and so are results.
+    """The `graph` of a UNet, in which self-attention of the level with the most tokens reads keys
+    and values of every `step`th token down and across only. Queries, and so results, are of all.
 
-    Attention among n tokens, and the two products in front of it, then take 1 / step² of the time.
+    Scores and the two products that make keys and values then take 1 / step² of the time.
     Smith et al. 2024, "ToDo: Token Downsampling for Efficient Generation of High-Resolution
     Images", arXiv:2402.13573. Raises InputError where fewer than `step` tokens lie side by side.
 
@@ -57,11 +57,12 @@ def check_step(step: int, side: int) -> None:
                          f"size")
 
 
-def tokens_aside(config: UNetConfig, side: int) -> int:
-    """Of a latent of this `side`, how many tokens lie side by side where attention has most.
+def tokens_along(config: UNetConfig, side: int) -> int:
+    """How many tokens lie along a side of a latent, of `side` pixels, on the first level of the
+    UNet that has attention, which is the one with the most tokens.
 
     >>> from smalti.models import SD1_UNET, SDXL_UNET
-    >>> tokens_aside(SD1_UNET, 64), tokens_aside(SDXL_UNET, 128)
+    >>> tokens_along(SD1_UNET, 64), tokens_along(SDXL_UNET, 128)
     (64, 64)
     """
     depths, last = config.transformer_depth, len(config.transformer_depth) - 1
@@ -82,13 +83,13 @@ def _every(tokens: Value, height: int, width: int, step: int) -> Value:
     """Every `step`th of height x width tokens [n, t, c] down and across, the first ones of blocks;
     what fills no whole block at the end is left out."""
     g, (n, _, channels) = tokens.graph, tokens.shape
-    down, across = height // step, width // step
-    x = tokens.reshape(n, height, width * channels)
-    if height % step:
-        x = g.apply("slice", x, axis=1, start=0, end=down * step)
-    x = x.reshape(n, down, step, width, channels)
-    x = g.apply("slice", x, axis=2, start=0, end=1).reshape(n, down, width, channels)
-    if width % step:
-        x = g.apply("slice", x, axis=2, start=0, end=across * step)
-    x = x.reshape(n, down * across, step, channels)
-    return g.apply("slice", x, axis=2, start=0, end=1).reshape(n, down * across, channels)
+    shape = [n, height, width, channels]
+    x = tokens.reshape(*shape)
+    for axis in (1, 2):
+        blocks, rest = divmod(shape[axis], step)
+        if rest:
+            x = g.apply("slice", x, axis=axis, start=0, end=blocks * step)
+        shape[axis] = blocks
+        x = x.reshape(*shape[:axis], blocks, step, *shape[axis + 1:])
+        x = g.apply("slice", x, axis=axis + 1, start=0, end=1).reshape(*shape)
+    return x.reshape(n, shape[1] * shape[2], channels)

@@ -51,9 +51,10 @@ def save(recipe: Recipe, path: str | PathLike, *, targets: Sequence[str],
     called with a line of text before anything that may take over a second. Raises InputError for
     unknown targets or weights that do not fit, OutputError when `path` cannot be written.
     """
-    if not targets or not all(each in names() for each in targets):
+    known = names()
+    if not targets or not all(each in known for each in targets):
         raise InputError(f"targets are {', '.join(map(repr, targets)) or 'empty'}; known: "
-                         f"{', '.join(names())}")
+                         f"{', '.join(known)}")
     recipes = {found.name: (found, suited(recipe, found)) for found in map(target_named, targets)}
     if with_weights and weights is None:
         raise InputError("weights can only be embedded when it is said where they are: give "

@@ -153,8 +153,8 @@ class Tensors(ABC):
     def ahead(self, names: Iterable[str]) -> None:
         """Have the system begin to read what holds `names`, which are wanted soon, in this order.
 
-        It does not wait for what is read. Where the system has no such call (Windows), nothing
-        happens.
+        It does not wait for what is read. Where the system has no such call (macOS, Windows),
+        nothing happens.
         """
 
     @abstractmethod
@@ -194,9 +194,6 @@ class MappedTensors(Tensors):
     def ahead(self, names: Iterable[str]) -> None:
         """Have the system begin to read what holds `names`, where it has such a call."""
         if not hasattr(os, "posix_fadvise"):
-            with suppress(OSError):  # as below
-                for name in names if hasattr(mmap, "MADV_WILLNEED") else ():
-                    self._advise(name, mmap.MADV_WILLNEED)
             return
         with suppress(OSError), open(self.path, "rb") as stream:  # moved since: a hint is lost
             for name in names:  # unlike mmap's, this call lets other threads run
@@ -206,16 +203,15 @@ class MappedTensors(Tensors):
                                      os.POSIX_FADV_WILLNEED)
 
     def drop(self, name: str) -> None:
-        """Let the system take back the memory that holds `name`, where it has such a call."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._advise(name, mmap.MADV_DONTNEED)
+        """Let the system take back the memory that holds `name`; reading it again brings it back.
 
-    def _advise(self, name: str, advice: int) -> None:
-        """Say to the system what becomes of the pages that hold `name`."""
+        Where the system has no such call, nothing happens.
+        """
         entry = self.entry(name)
-        if entry.start < entry.end:
-            start = entry.start - entry.start % mmap.PAGESIZE
-            self._map.madvise(advice, start, entry.end - start)
+        if not hasattr(self._map, "madvise") or entry.start == entry.end:
+            return
+        start = entry.start - entry.start % mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, start, entry.end - start)
 
 
 class TensorFile(MappedTensors):
