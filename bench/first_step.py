@@ -20,20 +20,6 @@ ROUNDS = 3
 STEPS = 4
 """The first waits for all else; the next tells what a step takes, and the last would decode."""
 
-BACKED_SHARE = 2
-"""Of the size of the model, whose weights are bound as halves or in 8 bits: as much again is for
-arenas and for what is on its way."""
-BACK = """
-import mmap, sys
-block = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-if hasattr(mmap, "MADV_HUGEPAGE"):
-    block.madvise(mmap.MADV_HUGEPAGE)
-for at in range(0, len(block), mmap.PAGESIZE):
-    block[at] = 1
-"""
-"""A process that touches memory and gives it back. In a virtual machine the host takes memory that
-is free, and gives it back page by page: 3 s for a GB on the machine of the figures in README.md,
-where memory of one's own takes 0.3. What is measured here is a machine of one's own."""
 RUN = """
 import json, resource, sys, time
 path, threads, steps, precision, started = sys.argv[1:]
@@ -54,20 +40,18 @@ print(json.dumps({
     "prepare": job.timings.seconds["prepare"], "text": job.timings.seconds["text"],
     "step": min(ends[1] - ends[0], ends[2] - ends[1]), "first": ends[0] - float(started)}))
 """
-"""The process, which prints seconds by what they were for."""
+"""The process, which prints seconds by what they were for. `system` are seconds of a processor that
+the system took, most of them to give memory."""
 
 
 def first_step_row(path: Path, threads: int, precision: str = "auto") -> Row:
     """The best of some processes, with what a process before has compiled, and the file in the
     page cache."""
-    size = sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
     with tempfile.TemporaryDirectory() as cache:
         found, env = [], environment(Path(cache))
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as when installed
         env["PYTHONPYCACHEPREFIX"] = f"{cache}/bytecode"
         for _ in range(ROUNDS + 1):
-            subprocess.run([sys.executable, "-c", BACK, str(BACKED_SHARE * size)],
-                           check=True)
             command = [sys.executable, "-c", RUN, str(path), str(threads), str(STEPS),
                        precision, str(time.monotonic())]
             done = subprocess.run(command, env=env, check=True, text=True, stdout=subprocess.PIPE)

@@ -179,7 +179,8 @@ def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:
         saved = run.load(name)
         if saved is None:
             composer = composer or composer_of(run, entries)
-            drawn = drawn_items(composer, size, seed * 10_007 + part, run.options.threads)
+            workers = run.options.threads * run.options.processes
+            drawn = drawn_items(composer, size, seed * 10_007 + part, workers)
             saved = [(latent, captions) for latent, captions, _ in encoded(
                 ((picture, captions, weight) for picture, captions in drawn), encoder)]
             run.save(name, saved)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import multiprocessing
 import random
 import re
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,11 +25,11 @@ CAPTIONS = 4
 """Of a scene."""
 PART = 50
 """Scenes that one process draws at a time."""
-KINDS = {"alone": 45, "count": 14, "pair": 14, "relation": 14, "three": 2, "ground": 2,
+KINDS = {"alone": 48, "count": 14, "pair": 12, "relation": 12, "three": 2, "ground": 3,
          "view": 4, "nonsense": 5}
 """What is drawn, and how often: for a model that puts two things together, and has to learn places
 and styles of one. The one that ships saw 30 alone, 20 of each that has two or more."""
-ALONE_STYLES, STYLES_OF_SEVERAL = (34, 22, 22, 22), (94, 2, 2, 2)
+ALONE_STYLES, STYLES_OF_SEVERAL = (55, 15, 15, 15), (94, 2, 2, 2)
 """How often each of `STYLES` is drawn, of a thing alone and of several. The model that ships saw
 (46, 19, 17, 18) of 30 parts in 100, with as many plain pictures of things beside them, and words
 for styles change nothing in it."""
@@ -134,7 +135,7 @@ class Composer:
             kind = rng.choices([*KINDS], [*KINDS.values()])[0]
             alone = kind == "alone"
             style = rng.choices(STYLES, ALONE_STYLES if alone else STYLES_OF_SEVERAL)[0]
-            grounds = {"alone": 0.4, "ground": 1.0, "nonsense": 0.0, "view": 0.0}.get(kind, 0.12)
+            grounds = {"alone": 0.45, "ground": 1.0, "nonsense": 0.0, "view": 0.0}.get(kind, 0.12)
             coloured = rng.random() < grounds
             ground = rng.choice([*BACKGROUNDS]) if coloured else "white"
             if kind == "view":
@@ -186,7 +187,7 @@ class Composer:
 
     def _alone(self, rng: random.Random, style: str) -> tuple[list[Thing], Say]:
         label = self._labels(rng, style, 1)[0]
-        thing = Thing(label, self._hue(rng, label, style, 0.4))
+        thing = Thing(label, self._hue(rng, label, style, 0.5))
         if rng.random() < 0.12:
             word = rng.choice([*SIZES])
             thing = replace(thing, size=rng.uniform(*SIZES[word]))
@@ -289,6 +290,7 @@ _worker: dict[str, Composer] = {}
 
 
 def _begin(composer: Composer) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a run saves at that signal; a pool ends by it
     torch.set_num_threads(1)
     _worker["composer"] = composer
 

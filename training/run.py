@@ -16,12 +16,14 @@ import torch
 from kernels import quicken
 from layout import TOKEN_TABLE, from_single_file, preset_of, read_file, trained_tokens
 from models import decoding, make_text, make_unet, make_vae, multiplies_bfloat16
+from peers import Place
 from pictures import Pictures
 from presets import LATENT_SCALE, PRESETS
 from wider import FINE, wider_unet, wider_vae
 
 ASSETS = Path(__file__).resolve().parents[1] / "src" / "smalti" / "assets"
 
+ALONE = Place()
 DECODER_FILE = "decoder.pt"
 """The state of a decoder that was trained by itself."""
 
@@ -68,7 +70,8 @@ def changed_preset(options: argparse.Namespace) -> dict:
 class Run:
     """One run in one folder; `state/*.pt` let it go on where it stopped."""
 
-    def __init__(self, options: argparse.Namespace):
+    def __init__(self, options: argparse.Namespace, place: Place = ALONE):
+        self.place = place
         self.options, self.preset = options, changed_preset(options)
         self.start = Start.read(Path(options.start)) if options.start else None
         self.before: dict | None = None
@@ -91,7 +94,7 @@ class Run:
         if self.amp == "auto":
             self.amp = "bf16" if multiplies_bfloat16(self.device) else "none"
         torch.set_num_threads(options.threads)
-        torch.manual_seed(options.seed)
+        torch.manual_seed(options.seed + place.rank)
         random.seed(options.seed)
         np.random.seed(options.seed)
         if self.device.type == "cuda":
@@ -103,7 +106,9 @@ class Run:
             torch.backends.cuda.enable_mem_efficient_sdp(False)
 
     def log(self, **facts: object) -> None:
-        """Print a line of facts and keep it in `log.jsonl`."""
+        """Print a line of facts and keep it in `log.jsonl`; of several processes the first does."""
+        if self.place.rank:
+            return
         line = json.dumps({**facts, "t": round(time.time() - self.began, 1)})
         print(line, flush=True)
         with open(self.out / "log.jsonl", "a", encoding="utf-8") as file:
@@ -159,7 +164,10 @@ class Run:
         return time.time()
 
     def save(self, name: str, state: dict) -> None:
-        """Save a state so that a crash leaves the earlier one."""
+        """Save a state so that a crash leaves the earlier one; of several processes the first
+        does."""
+        if self.place.rank:
+            return
         path = self.out / "state" / name
         torch.save(state, path.with_suffix(".part"))
         path.with_suffix(".part").replace(path)

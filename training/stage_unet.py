@@ -9,6 +9,7 @@ import torch
 from batches import Batches
 from heldout import held_errors
 from models import RunningMean, reorder, signal_shares
+from peers import Peers
 from presets import TRAIN_STEPS
 from run import StageClock
 from sampling import sample
@@ -44,7 +45,9 @@ class UnetStage:
             self.parameters, run.preset["lr"], betas=(0.9, 0.99), weight_decay=1e-3,
             fused=True)
         self.step, self.clock = 0, StageClock(run, options.unet_minutes)
+        self.stops = False
         self.resume(run.load("unet.pt"))
+        self.peers = Peers(run.place, self.parameters) if run.place.count > 1 else None
         self.fast_unet = run.compiled(self.unet)
         self.fast_text = run.compiled(self.text) if run.device.type == "cuda" else self.text
         self.batches = Batches(bank, run.device, options.cfg_drop)
@@ -92,8 +95,15 @@ class UnetStage:
         """One step; returns the errors and the steps they belong to."""
         latent, caption, moment = self.draw(self.run.preset["batch"])
         errors = self.errors(latent, caption, moment)
-        self.optimiser.zero_grad(set_to_none=True)
+        if self.peers:
+            self.peers.clear()
+        else:
+            self.optimiser.zero_grad(set_to_none=True)
         errors.mean().backward()
+        self.clock.tick()
+        self.stops = self.run.stopping()
+        if self.peers:
+            self.clock.spent, self.stops = self.peers.meet(self.clock.spent, self.stops)
         clip([parameter.grad for parameter in self.parameters])
         self.optimiser.step()
         self.mean.step()
@@ -114,14 +124,13 @@ class UnetStage:
         run, options, clock, drawn = self.run, self.run.options, self.clock, time.time()
         sums = torch.zeros(2, QUARTERS, device=run.device)
         clock.start()
-        while clock.lasts():
+        while not (self.stops or clock.done):
             for group in self.optimiser.param_groups:
                 group["lr"] = self.rate(clock.share)
             errors, moment = self.learn()
             quarter = moment * QUARTERS // TRAIN_STEPS
             sums[0].index_add_(0, quarter, errors)
             sums[1].index_add_(0, quarter, torch.ones_like(errors))
-            clock.tick()
             if self.step % options.log_every == 0:
                 means = (sums[0] / sums[1].clamp_min(1)).tolist()
                 run.log(stage="unet", step=self.step, spent=round(clock.spent),
@@ -130,11 +139,12 @@ class UnetStage:
                 sums.zero_()
             if clock.saves():
                 self.save(done=False)
-            if time.time() - drawn > options.sample_minutes * 60:
+            if not run.place.rank and time.time() - drawn > options.sample_minutes * 60:
                 self.sheet()
                 drawn = time.time()
         self.save(clock.done)
-        self.sheet()
+        if not run.place.rank:
+            self.sheet()
         return clock.done
 
     def save(self, done: bool) -> None:

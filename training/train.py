@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 from bank import focus, make_bank
 from export import export_all
+from peers import Place, helpers
 from presets import MINUTES, PRESETS
 from run import ASSETS, DECODER_FILE, Run
 from sampling import sample
@@ -46,7 +47,9 @@ def parse() -> argparse.Namespace:
     add("--data", required=True, help="packed pictures (.npz)")
     add("--out", required=True, help="folder of the run")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    add("--threads", type=int, default=os.cpu_count())
+    add("--processes", type=int, default=1, help="that train the denoiser together on processor "
+        "cores, each with a batch")
+    add("--threads", type=int, help="of each process; default: a share of the cores")
     add("--seed", type=int, default=0)
     add("--minutes", type=float, help="in all: 27 of 100 for vae, the rest for unet")
     for stage in ("vae", "text", "unet"):
@@ -88,6 +91,12 @@ def parse() -> argparse.Namespace:
     for stage, minutes in zip(("vae", "text", "unet"), MINUTES[options.preset], strict=True):
         if getattr(options, f"{stage}_minutes") is None:
             setattr(options, f"{stage}_minutes", minutes)
+    if options.processes < 1:
+        raise SystemExit(f"--processes {options.processes}: expected 1 or more")
+    if options.processes > 1 and options.device != "cpu":
+        raise SystemExit(f"--processes {options.processes}: several share gradients on processor "
+                         f"cores alone; --device {options.device} is trained by one")
+    options.threads = options.threads or max(1, os.cpu_count() // options.processes)
     preset = PRESETS[options.preset]
     if preset["start"] and not options.start:
         options.start = str(ASSETS / preset["start"])
@@ -100,6 +109,23 @@ def done(run: Run, name: str) -> bool:
     """Whether a stage has used its time."""
     state = run.load(name)
     return bool(state and state.get("done"))
+
+
+def denoiser_trained(run: Run, bank: dict) -> bool:
+    """Train the denoiser; whether its minutes are used."""
+    count = run.options.processes
+    if count < 2:
+        return UnetStage(run, bank).train()
+    with helpers(count, help_train, run.options) as run.place:
+        return UnetStage(run, bank).train()
+
+
+def help_train(options: argparse.Namespace, place: Place) -> None:
+    """Train the denoiser beside the process that was started first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    run = Run(options, place)
+    bank = make_bank(run)
+    UnetStage(run, focus(bank, run) if options.focus else bank).train()
 
 
 def main() -> None:
@@ -119,7 +145,7 @@ def main() -> None:
     learnt = run.load("unet.pt") is not None or done(run, TEXT_FILE)
     if "text" in wanted and options.text_minutes and not learnt and not pretrain_text(run, bank):
         return
-    if "unet" in wanted and not done(run, "unet.pt") and not UnetStage(run, bank).train():
+    if "unet" in wanted and not done(run, "unet.pt") and not denoiser_trained(run, bank):
         return
     few = "few" in wanted and options.few_minutes and not done(run, FEW_FILE)
     if few and not FewStage(run, bank).train():
