@@ -16,6 +16,7 @@ from sampling import sample
 
 FULL_SHARE = 0.45  # of the time at the full rate; then it falls along a cosine
 QUARTERS = 4
+SEEDS_APART = 1_009  # more than there are processes
 
 
 def clip(gradients: list[torch.Tensor], most: float = 1.0) -> None:
@@ -65,6 +66,8 @@ class UnetStage:
             value.copy_(mean)
         self.mean.count = self.step = state["step"]
         self.clock.spent = state["spent"]
+        run = self.run  # each time it goes on, other batches are drawn
+        torch.manual_seed(run.options.seed + run.place.rank + SEEDS_APART * self.step)
 
     def draw(self, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Latents, captions and steps of a batch; the steps are spread over the whole range."""

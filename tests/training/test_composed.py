@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -106,6 +108,17 @@ def test_scenes_are_the_same_for_any_number_of_processes(tmp_path: Path) -> None
     alone, shared = ([*drawn_items(made, 70, 5, workers)] for workers in (1, 2))
     assert len(alone) == 70 and [texts for _, texts in alone] == [texts for _, texts in shared]
     assert all(torch.equal(a, b) for (a, _), (b, _) in zip(alone, shared, strict=True))
+
+
+def test_processes_that_draw_scenes_end_when_a_pool_ends_them(tmp_path: Path) -> None:
+    from composed import _begin
+
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # as a run that saves at that signal
+    try:
+        with multiprocessing.get_context("fork").Pool(1, _begin, (composer(tmp_path),)) as pool:
+            assert pool.apply(signal.getsignal, (signal.SIGTERM,)) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_words_of_scenes_are_listed_for_the_model_that_was_taught_them(tmp_path: Path) -> None:

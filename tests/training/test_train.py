@@ -17,6 +17,7 @@ def steps_of(log: list[dict], stage: str) -> list[int]:
 
 def test_a_run_stops_and_goes_on_and_a_finished_file_is_gone_on_from(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
     from plain_runs import trained
     from safetensors.torch import load_file
 
@@ -29,6 +30,7 @@ def test_a_run_stops_and_goes_on_and_a_finished_file_is_gone_on_from(
     log = trained(monkeypatch, tmp_path / "a", "--unet-minutes", "0.1")
     steps = steps_of(log, "unet")
     assert steps == sorted(set(steps)) and steps[-1] > stopped[-1]
+    assert torch.initial_seed() == 1009 * stopped[-1]  # other batches than at first
     assert sum(line.get("event") == "bank" for line in log) == 1
     (file,) = [Path(line["file"]) for line in log if line.get("event") == "export"]
     taught = TaughtWords.beside(file)
