@@ -44,10 +44,6 @@ class Peers:
                                              view.storage_offset())
             end += parameter.numel()
 
-    def clear(self) -> None:
-        """Set the gradients to 0."""
-        self.shared.zero_()
-
     def meet(self, spent: float, stops: bool) -> tuple[float, bool]:
         """Take the mean of all gradients. Returns the mean of the seconds used, and whether any
         process has to stop."""
@@ -72,6 +68,10 @@ def helpers(count: int, work: Callable[[argparse.Namespace, Place], None],
         process.start()
     try:
         yield Place(0, count, port)
+    except BaseException:  # else they would wait for this one
+        for process in started:
+            process.terminate()
+        raise
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

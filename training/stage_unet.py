@@ -98,10 +98,7 @@ class UnetStage:
         """One step; returns the errors and the steps they belong to."""
         latent, caption, moment = self.draw(self.run.preset["batch"])
         errors = self.errors(latent, caption, moment)
-        if self.peers:
-            self.peers.clear()
-        else:
-            self.optimiser.zero_grad(set_to_none=True)
+        self.optimiser.zero_grad(set_to_none=self.peers is None)  # peers share one buffer of them
         errors.mean().backward()
         self.clock.tick()
         self.stops = self.run.stopping()

@@ -19,7 +19,6 @@ def met(options: argparse.Namespace, place) -> None:
     layers = [torch.nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last), torch.nn.Linear(4, 1)]
     parameters = [each for layer in layers for each in layer.parameters()]
     peers = Peers(place, parameters)
-    peers.clear()
     factor = 1.0 + 2 * place.rank
     (sum(each.square().sum() for each in parameters) * factor / 2).backward()
     told = peers.meet(10.0 + place.rank, place.rank == 1)
@@ -42,6 +41,17 @@ def test_processes_begin_alike_and_take_the_mean_of_their_gradients(tmp_path: Pa
             assert torch.equal(one, other)
     for value, gradient in zip(first["parameters"], first["gradients"], strict=True):
         torch.testing.assert_close(gradient, 2 * value)  # the mean of 1 and 3 times the value
+
+
+def test_the_others_end_where_the_first_fails(tmp_path: Path) -> None:
+    import multiprocessing
+
+    from peers import helpers
+
+    with pytest.raises(ValueError, match="broken"), helpers(
+            2, met, argparse.Namespace(out=str(tmp_path))):
+        raise ValueError("broken")
+    assert not multiprocessing.active_children() and not [*tmp_path.iterdir()]
 
 
 def test_a_run_of_two_processes_trains_and_is_exported(
