@@ -77,7 +77,8 @@ def export_all(run) -> None:
     export(run, name, unet, text, bank, description(run, bank["vocab"], state, USUAL))
     few = run.load(FEW_FILE)
     if few:
-        unet.load_state_dict(few["target"])
+        for parameter, mean in zip(unet.parameters(), few["mean"], strict=True):
+            parameter.data.copy_(mean)
         config = description(run, bank["vocab"], state, FEW_USE)
         config["train"]["few_steps"] = few["step"]
         export(run, name + FEW_SUFFIX, unet, text, bank, config)

@@ -24,8 +24,8 @@ from wider import FINE, wider_unet, wider_vae
 ASSETS = Path(__file__).resolve().parents[1] / "src" / "smalti" / "assets"
 
 ALONE = Place()
-DECODER_FILE = "decoder.pt"
-"""The state of a decoder that was trained by itself."""
+UNET_FILE, DECODER_FILE = "unet.pt", "decoder.pt"
+"""The states of the denoiser, and of a decoder that was trained by itself."""
 
 
 @dataclass
@@ -231,8 +231,17 @@ class Run:
         return model.to(self.device)
 
     def finished(self) -> tuple[torch.nn.Module, torch.nn.Module, dict, dict]:
-        """The trained denoiser and text encoder, the bank, and the saved state."""
-        bank, state = self.load("bank.pt"), self.load("unet.pt")
+        """The trained denoiser and text encoder, the bank, and the saved state; those of the file
+        that the run goes on from where none were trained."""
+        bank, state = self.load("bank.pt"), self.load(UNET_FILE)
+        if state is None and self.start and not self.before:
+            unet = self.put(from_single_file(make_unet(self.preset), "unet", self.preset,
+                                             self.start.tensors))
+            text = self.fresh_text(bank["vocab"], bank["like"])
+            return unet.eval(), text.eval(), bank, dict(step=0, spent=0.0)
+        if state is None:
+            raise SystemExit(f"{self.out} has no trained denoiser: train one (--stage unet), or "
+                             f"give a finished file (--start)")
         unet, text = make_unet(self.preset), make_text(self.preset, len(bank["vocab"]) + 1)
         parameters = [*unet.parameters(), *text.parameters()]
         for parameter, mean in zip(parameters, state["mean"], strict=True):

@@ -20,6 +20,8 @@ import argparse
 import os
 import signal
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,8 +29,9 @@ from bank import focus, make_bank
 from export import export_all
 from peers import Place, helpers
 from presets import MINUTES, PRESETS
-from run import ASSETS, DECODER_FILE, Run
+from run import ASSETS, DECODER_FILE, UNET_FILE, Run
 from sampling import sample
+from stage_denoiser import DenoiserStage
 from stage_few import FEW_FILE, FewStage
 from stage_text import TEXT_FILE, pretrain_text
 from stage_unet import UnetStage
@@ -111,21 +114,22 @@ def done(run: Run, name: str) -> bool:
     return bool(state and state.get("done"))
 
 
-def denoiser_trained(run: Run, bank: dict) -> bool:
-    """Train the denoiser; whether its minutes are used."""
+def trained(run: Run, bank: dict, stage: Callable[[Run, dict], DenoiserStage]) -> bool:
+    """Train a denoiser; whether its minutes are used."""
     count = run.options.processes
     if count < 2:
-        return UnetStage(run, bank).train()
-    with helpers(count, help_train, run.options) as run.place:
-        return UnetStage(run, bank).train()
+        return stage(run, bank).train()
+    with helpers(count, partial(help_train, stage=stage), run.options) as run.place:
+        return stage(run, bank).train()
 
 
-def help_train(options: argparse.Namespace, place: Place) -> None:
-    """Train the denoiser beside the process that was started first."""
+def help_train(options: argparse.Namespace, place: Place,
+               stage: Callable[[Run, dict], DenoiserStage]) -> None:
+    """Train a denoiser beside the process that was started first."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     run = Run(options, place)
     bank = make_bank(run)
-    UnetStage(run, focus(bank, run) if options.focus else bank).train()
+    stage(run, focus(bank, run) if options.focus else bank).train()
 
 
 def main() -> None:
@@ -142,13 +146,13 @@ def main() -> None:
     if wanted & {"bank", "text", "unet", "few"}:
         bank = make_bank(run)
         bank = focus(bank, run) if options.focus else bank
-    learnt = run.load("unet.pt") is not None or done(run, TEXT_FILE)
+    learnt = run.load(UNET_FILE) is not None or done(run, TEXT_FILE)
     if "text" in wanted and options.text_minutes and not learnt and not pretrain_text(run, bank):
         return
-    if "unet" in wanted and not done(run, "unet.pt") and not denoiser_trained(run, bank):
+    if "unet" in wanted and not done(run, UNET_FILE) and not trained(run, bank, UnetStage):
         return
     few = "few" in wanted and options.few_minutes and not done(run, FEW_FILE)
-    if few and not FewStage(run, bank).train():
+    if few and not trained(run, bank, FewStage):
         return
     alone = "decoder" in wanted and run.start and options.decoder_minutes
     if alone and not done(run, DECODER_FILE) and not VaeStage(run, decoder_alone=True).train():

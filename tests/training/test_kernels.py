@@ -178,7 +178,7 @@ def test_the_mean_of_every_few_steps_is_that_of_a_parameter_that_stays() -> None
 
 def test_gradients_are_made_smaller_only_where_they_are_too_large() -> None:
     import torch
-    from stage_unet import clip
+    from stage_denoiser import clip
 
     for size in (0.5, 30.0):
         gradients = [torch.tensor([3.0, 0.0]) * size, torch.tensor([[4.0]]) * size]

@@ -58,11 +58,13 @@ def test_a_run_of_two_processes_trains_and_is_exported(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from plain_runs import trained
 
-    log = trained(monkeypatch, tmp_path / "run", "--processes", "2", "--unet-minutes", "0.03")
-    steps = [line["step"] for line in log if line.get("stage") == "unet"]
-    assert steps and steps == sorted(set(steps))
+    log = trained(monkeypatch, tmp_path / "run", "--processes", "2", "--unet-minutes", "0.03",
+                  "--few-minutes", "0.03")
+    for stage in ("unet", "few"):
+        steps = [line["step"] for line in log if line.get("stage") == stage]
+        assert steps and steps == sorted(set(steps))
     assert sum(line.get("event") == "start" for line in log) == 1
-    assert any(line.get("event") == "export" for line in log)
+    assert sum(line.get("event") == "export" for line in log) == 2
 
 
 def test_less_than_one_process_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,3 +57,23 @@ def test_a_run_stops_and_goes_on_and_a_finished_file_is_gone_on_from(
     weights = load_file(few)
     assert {name.split(".")[0] for name in weights if not weights[name].equal(
         load_file(file.parents[1] / "b" / file.name)[name])} == {"model"}
+
+
+def test_a_finished_file_learns_few_steps_as_it_is(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from plain_runs import trained
+    from safetensors.torch import load_file
+
+    with pytest.raises(SystemExit, match="no trained denoiser: train one"):
+        trained(monkeypatch, tmp_path / "a", "--stage", "export")
+    log = trained(monkeypatch, tmp_path / "a", "--unet-minutes", "0.02")
+    (file,) = [Path(line["file"]) for line in log if line.get("event") == "export"]
+    asked = (monkeypatch, tmp_path / "b", "--start", str(file), "--few-minutes", "0.02")
+    trained(*asked, "--stage", "bank")
+    log = trained(*asked, "--stage", "few")
+    assert steps_of(log, "few") and not steps_of(log, "unet")
+    before, same, few = (load_file(path) for path in (
+        file, tmp_path / "b" / file.name,
+        *[Path(line["file"]) for line in log if "-lcm-" in line.get("file", "")]))
+    assert all(same[name].equal(before[name]) for name in same)
+    assert not all(few[name].equal(before[name]) for name in few)
