@@ -28,11 +28,12 @@ PART = 50
 KINDS = {"alone": 48, "count": 14, "pair": 12, "relation": 12, "three": 2, "ground": 3,
          "view": 4, "nonsense": 5}
 """What is drawn, and how often: for a model that puts two things together, and has to learn places
-and styles of one. The one that ships saw 30 alone, 20 of each that has two or more."""
+and styles of one. The last two turns of the one that ships saw these shares; those before saw 30
+alone, 20 of each that has two or more."""
 ALONE_STYLES, STYLES_OF_SEVERAL = (55, 15, 15, 15), (94, 2, 2, 2)
-"""How often each of `STYLES` is drawn, of a thing alone and of several. The model that ships saw
-(46, 19, 17, 18) of 30 parts in 100, with as many plain pictures of things beside them, and words
-for styles change nothing in it."""
+"""How often each of `STYLES` is drawn, of a thing alone and of several. With (46, 19, 17, 18) of
+30 parts in 100, and as many plain pictures of things beside them, words for styles changed
+nothing."""
 NUMBERS = {2: "two", 3: "three", 4: "four"}
 REGULAR = {2: ((0.25, 0.5), (0.75, 0.5)), 3: ((0.25, 0.25), (0.75, 0.25), (0.5, 0.75)),
            4: ((0.25, 0.25), (0.75, 0.25), (0.25, 0.75), (0.75, 0.75))}

@@ -6,7 +6,8 @@ TRAIN_STEPS = 1000
 CLIP_TOKENS = 49408
 START_TOKEN, END_TOKEN, CONTEXT = 49406, 49407, 77
 
-# The models of `emoji-128`, and the batches that two processor cores learn from.
+# The models of `emoji-128`, before its latents had 12 channels (`--latents`), and the batches that
+# two processor cores learn from.
 SHIPPED = dict(
     px=128,
     vae=dict(ch=(16, 32, 64, 64), lpb=1, groups=8, z=4),
