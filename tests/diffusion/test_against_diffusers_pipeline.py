@@ -31,7 +31,8 @@ def test_the_shipped_model_makes_the_same_picture(noise: str) -> None:
     found = pipe("a red apple", steps=STEPS, guidance_scale=GUIDANCE, sampler="euler",
                  noise=noise, seed=3)
     height, width = found.parameters.height, found.parameters.width
-    latents = NoiseSource("cpu", (3,), (4, height // 8, width // 8)).draw()
+    latents = NoiseSource("cpu", (3,), (pipe.config.vae.z_channels, height // 8,
+                                        width // 8)).draw()
     expected = peer.picture("a red apple", latents, noise, STEPS, GUIDANCE)
     assert expected.std() > 10, "an empty picture proves nothing"
     share = share_within_one(np.asarray(found.images[0]), expected)
@@ -64,7 +65,8 @@ def test_a_controlnet_steers_to_the_same_picture(tmp_path: Path) -> None:
     result = pipe("a red apple", **options, controls=[control])
     found = np.asarray(result.images[0])
     height, width = result.parameters.height, result.parameters.width
-    latents = NoiseSource("cpu", (3,), (4, height // 8, width // 8)).draw()
+    latents = NoiseSource("cpu", (3,), (pipe.config.vae.z_channels, height // 8,
+                                        width // 8)).draw()
     hint = as_hint(picture, width, height, (100, 200))
     expected = replace(peer, unet=controlled(peer.unet, net, hint, 0.2)).picture(
         "a red apple", latents, "karras", STEPS, GUIDANCE)
