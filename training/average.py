@@ -45,15 +45,22 @@ def main() -> None:
         raise SystemExit(f"--share {options.share}: expected 0 to 1")
     (first, config), (second, other) = (read_file(path) for path in (options.first,
                                                                      options.second))
+    alike = [{name: value for name, value in each.items() if name != "train"}
+             for each in (config, other)]
+    if alike[0] != alike[1]:
+        raise SystemExit("the files describe different models in arch_config: only ends of turns "
+                         "of one model can be averaged")
     config["train"] = dict(config["train"], mean_with=other["train"], share=options.share)
     with safe_open(options.first, "pt") as file:
         metadata = file.metadata()
+    mean = averaged(first, second, options.share)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    save_file(averaged(first, second, options.share), options.out,
-              metadata={**metadata, "arch_config": json.dumps(config)})
+    part = options.out.with_suffix(".part")  # the file may be one of the two that are read
+    save_file(mean, part, metadata={**metadata, "arch_config": json.dumps(config)})
+    part.replace(options.out)
     options.out.with_suffix(".json").write_text(json.dumps(config, indent=1) + "\n")
     words = options.first.with_suffix(".words.txt")
-    if words.exists():
+    if words.exists() and options.out != options.first:
         shutil.copyfile(words, options.out.with_suffix(".words.txt"))
     print(options.out)
 

@@ -8,6 +8,12 @@ LOST = 0.02
 """The share of words that become the unknown one, so that it means nothing in particular."""
 
 
+def spread_places(count: int, number: int, device: torch.device) -> torch.Tensor:
+    """So many places of 0 to number - 1 by chance, [count], spread over the whole range."""
+    spread = torch.arange(count, device=device) + torch.rand(count, device=device)
+    return (spread / count * number).long().clamp(0, number - 1)
+
+
 class Batches:
     """Draws from a bank by its weights; a share `drop` of the captions is emptied, for guidance."""
 

@@ -109,9 +109,15 @@ def from_single_file(model: torch.nn.Module, part: str, preset: dict,
 
 
 def read_file(path: Path) -> tuple[dict[str, torch.Tensor], dict]:
-    """The tensors of a single file and its `arch_config`."""
+    """The tensors of a single file and its `arch_config`. Raises `SystemExit` for one that training
+    did not write."""
+    if not Path(path).is_file():
+        raise SystemExit(f"{path}: no such file")
     with safe_open(path, "pt") as file:
-        return load_file(path), json.loads(file.metadata()["arch_config"])
+        described = file.metadata() or {}
+    if "arch_config" not in described:
+        raise SystemExit(f"{path}: no arch_config in its metadata: expected a file of training")
+    return load_file(path), json.loads(described["arch_config"])
 
 
 def preset_of(config: dict) -> dict:

@@ -194,14 +194,15 @@ class Run:
                 parameter.data.copy_(mean)
         return self.put(model).eval()
 
+    def started_unet(self) -> torch.nn.Module:
+        """The denoiser of the file that the run goes on from, for the channels of the run."""
+        if self.before:
+            return wider_unet(self.preset, self.start.tensors, self.before)
+        return from_single_file(make_unet(self.preset), "unet", self.preset, self.start.tensors)
+
     def fresh_unet(self) -> torch.nn.Module:
         """The denoiser at the beginning of its training."""
-        if self.before:
-            model = wider_unet(self.preset, self.start.tensors, self.before)
-        else:
-            model = make_unet(self.preset)
-            if self.start:
-                from_single_file(model, "unet", self.preset, self.start.tensors)
+        model = self.started_unet() if self.start else make_unet(self.preset)
         return self.quickened(self.put(model), quicken)
 
     def quickened(self, model: torch.nn.Module, quicken: Callable[[torch.nn.Module], bool]
@@ -235,10 +236,8 @@ class Run:
         that the run goes on from where none were trained."""
         bank, state = self.load("bank.pt"), self.load(UNET_FILE)
         if state is None and self.start and not self.before:
-            unet = self.put(from_single_file(make_unet(self.preset), "unet", self.preset,
-                                             self.start.tensors))
             text = self.fresh_text(bank["vocab"], bank["like"])
-            return unet.eval(), text.eval(), bank, dict(step=0, spent=0.0)
+            return self.put(self.started_unet()).eval(), text.eval(), bank, dict(step=0, spent=0.0)
         if state is None:
             raise SystemExit(f"{self.out} has no trained denoiser: train one (--stage unet), or "
                              f"give a finished file (--start)")

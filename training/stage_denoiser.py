@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -24,11 +25,11 @@ def clip(gradients: list[torch.Tensor], most: float = 1.0) -> None:
         torch._foreach_mul_(gradients, most / norm)
 
 
-class DenoiserStage:
+class DenoiserStage(ABC):
     """A stage that trains `models` by the errors of their batches.
 
-    Subclasses give `name` and `file` (of the log and of the state), `errors` and, where more than
-    the models is to be saved or done, `parts`, `after` and `sheet`.
+    Subclasses give `name` and `file` (of the log and of the state), `parts`, `errors` and, where
+    there is something to show, `sheet`.
     """
 
     name: str
@@ -45,19 +46,16 @@ class DenoiserStage:
         self.resume(run.load(self.file))
         self.peers = Peers(run.place, self.parameters) if run.place.count > 1 else None
 
+    @abstractmethod
     def parts(self) -> dict[str, torch.nn.Module]:
         """The models that are saved, by name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def errors(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The weighted errors of a new batch, and the steps of noise they belong to."""
-        raise NotImplementedError
 
-    def after(self) -> None:
-        """What follows each step."""
-
-    def sheet(self) -> None:
-        """Show what has been learnt, from time to time."""
+    def sheet(self) -> None:  # noqa: B027
+        """Show what has been learnt, from time to time, where there is something to show."""
 
     def resume(self, state: dict | None) -> None:
         """Go on from a saved state."""
@@ -94,7 +92,6 @@ class DenoiserStage:
         self.optimiser.step()
         self.mean.step()
         self.step += 1
-        self.after()
         return errors.detach(), moment
 
     def rate(self, share: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from batches import Batches
+from batches import Batches, spread_places
 from kernels import quicken
 from models import signal_shares
 from presets import TRAIN_STEPS
@@ -32,8 +32,8 @@ class FewStage(DenoiserStage):
 
     def __init__(self, run, bank: dict) -> None:
         teacher, self.text, _, _ = run.finished()
-        self.teacher, self.student, self.target = (
-            run.quickened(copy.deepcopy(teacher), quicken) for _ in range(3))
+        self.teacher = run.quickened(teacher, quicken)
+        self.student, self.target = (copy.deepcopy(self.teacher) for _ in range(2))
         for model in (self.teacher, self.text, self.target):
             model.requires_grad_(False)
         super().__init__(run, [self.student], run.options.few_minutes, FEW_LR, WARMUP)
@@ -66,10 +66,9 @@ class FewStage(DenoiserStage):
 
     def errors(self) -> tuple[torch.Tensor, torch.Tensor]:
         """How far the student's picture of each sample is from the target's, one step further."""
-        count, device = self.run.preset["batch"], self.run.device
+        count = self.run.preset["batch"]
         latent, caption = self.batches.draw(count)
-        spread = torch.arange(count, device=device) + torch.rand(count, device=device)
-        place = (spread / count * WALK).long().clamp(0, WALK - 1)
+        place = spread_places(count, WALK, latent.device)
         stride = TRAIN_STEPS // WALK
         moment = (place + 1) * stride - 1
         before = (moment - stride).clamp(min=0)
@@ -85,9 +84,11 @@ class FewStage(DenoiserStage):
         error = self.picture(self.student, noisy, moment, words)[0] - wanted
         return ((error.square() + SOFT ** 2).sqrt() - SOFT).mean((1, 2, 3)), moment
 
-    def after(self) -> None:
-        """The target follows the student."""
+    def learn(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """One step, which the target follows; returns what `DenoiserStage.learn` does."""
+        learnt = super().learn()
         with torch.no_grad():
             torch._foreach_lerp_(list(self.target.parameters()),
                                  [each.detach() for each in self.student.parameters()],
                                  1 - TARGET_DECAY)
+        return learnt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from batches import Batches
+from batches import Batches, spread_places
 from heldout import held_errors
 from models import signal_shares
 from presets import TRAIN_STEPS
@@ -43,10 +43,7 @@ class UnetStage(DenoiserStage):
     def draw(self, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Latents, captions and steps of a batch; the steps are spread over the whole range."""
         latent, caption = self.batches.draw(count)
-        device = latent.device
-        spread = torch.arange(count, device=device) + torch.rand(count, device=device)
-        moment = (spread / count * TRAIN_STEPS).long().clamp(0, TRAIN_STEPS - 1)
-        return latent, caption, moment
+        return latent, caption, spread_places(count, TRAIN_STEPS, latent.device)
 
     def errors(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The error of each sample: that of the picture, weight min(SNR + 1, gamma)."""

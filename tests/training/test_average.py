@@ -44,7 +44,7 @@ def test_it_lies_between_the_files_and_says_what_it_is_of(
 
 @pytest.mark.parametrize(("share", "width", "told"), [
     ("1.5", 2, "--share 1.5: expected 0 to 1"), ("0.5", 3, "differ in 1 tensors, such as weight")])
-def test_what_has_no_mean_is_refused(share: str, width: int, told: str, tmp_path: Path,
+def test_tensors_that_differ_have_no_mean(share: str, width: int, told: str, tmp_path: Path,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     from average import main
 
@@ -55,3 +55,23 @@ def test_what_has_no_mean_is_refused(share: str, width: int, told: str, tmp_path
     with pytest.raises(SystemExit, match=told):
         main()
     assert not (tmp_path / "m.safetensors").exists()
+
+
+def test_files_of_other_models_or_of_none_are_refused(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from average import main
+    from safetensors.torch import save_file
+
+    first = written(tmp_path / "a" / "m.safetensors", 1.0, 1)
+    other, plain = (tmp_path / name for name in ("other.safetensors", "plain.safetensors"))
+    save_file({"weight": torch.zeros(2).half(), "positions": torch.arange(3)}, other,
+              metadata={"arch_config": json.dumps(dict(train={}, prediction_type="epsilon"))})
+    save_file({"weight": torch.zeros(2)}, plain)
+    out = tmp_path / "m.safetensors"
+    for second, told in ((other, "different models in arch_config"), (plain, "no arch_config"),
+                         (tmp_path / "absent.safetensors", "no such file")):
+        monkeypatch.setattr("sys.argv", ["average.py", str(first), str(second), "--out", str(out)])
+        with pytest.raises(SystemExit, match=told):
+            main()
+    assert not out.exists() and not out.with_suffix(".part").exists()
