@@ -14,6 +14,7 @@ from smalti.checkpoint.adapters import AdapterFile, WeightedAdapter
 from smalti.diffusion import decoding, residents, submodels
 from smalti.diffusion.decoding import decoded, in_tiles
 from smalti.diffusion.residents import Resident, Residents
+from smalti.diffusion.tiles import tiles
 from smalti.errors import InputError
 from smalti.runtime.cpu import streaming
 
@@ -121,9 +122,23 @@ def test_tiles_of_the_shipped_decoder_leave_no_seam() -> None:
     tiled = decoded(pipe._submodels, step.latents, side=24)
     difference = np.abs(whole - tiled)[0].mean(0)
     assert whole.shape == tiled.shape == (1, 3, 256, 256)
-    jumps = np.abs(np.diff(tiled - whole, axis=-1)).mean((0, 1, 2))
     assert difference.mean() < 0.1 * np.abs(whole).mean()
+    jumps = np.abs(np.diff(tiled - whole, axis=-1)).mean((0, 1, 2))
     assert jumps.max() < 12 * np.median(jumps)
+    # two tiles of 192 pixels share 128, and fade over the 24 in the middle of the picture
+    faded = slice(128 - 12 - 1, 128 + 12)
+    assert jumps[faded].max() < np.delete(jumps, faded).max()
+
+
+def test_tiles_fade_pixel_by_pixel() -> None:
+    """Weights grow by as much from each pixel of a picture to the next, not from each latent's."""
+    for scale, overlap in ((1, 8), (4, 8), (8, 6)):
+        (_, _, first), (_, end, second) = tiles(32, 24, overlap, scale=scale)
+        assert len(first) == len(second) == 24 * scale and end == 32
+        steps = np.diff(second)
+        growing = steps[steps > 0]
+        assert len(growing) == pytest.approx(scale * overlap / 2, abs=1)
+        assert growing.max() == pytest.approx(2 / (scale * overlap), rel=1e-4)
 
 
 def test_tiles_of_something_local_are_the_whole() -> None:

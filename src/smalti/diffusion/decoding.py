@@ -55,7 +55,8 @@ def in_tiles(decode: Callable[[Floats], Floats], latent: Floats, side: int, scal
     >>> np.allclose(in_tiles(lambda part: part, latent, 4, 1), latent)
     True
     """
-    rows, columns = (list(tiles(extent, side, overlap(side))) for extent in latent.shape[2:])
+    rows, columns = (list(tiles(extent, side, overlap(side), scale=scale))
+                     for extent in latent.shape[2:])
     result, done = np.zeros(0, np.float32), 0
     for top, bottom, down in rows:
         for left, right, across in columns:
@@ -65,7 +66,7 @@ def in_tiles(decode: Callable[[Floats], Floats], latent: Floats, side: int, scal
             if not result.size:  # the first tile tells how many channels there are
                 shape = (1, part.shape[1], *(scale * extent for extent in latent.shape[2:]))
                 result = np.zeros(shape, np.float32)
-            part = part * down.repeat(scale)[:, None] * across.repeat(scale)
+            part = part * down[:, None] * across
             result[:, :, scale * top:scale * bottom, scale * left:scale * right] += part
     return result
 

@@ -116,7 +116,7 @@ class Upscaler:
         channels, height, width = colours.shape
         step, s = self.config.unshuffle, self.scale
         padded = np.pad(colours, ((0, 0), (0, -height % step), (0, -width % step)), mode="edge")
-        rows, columns = (list(tiles(extent, tile - tile % step, OVERLAP, step))
+        rows, columns = (list(tiles(extent, tile - tile % step, OVERLAP, step, s))
                          for extent in padded.shape[1:])
         result = np.zeros((channels, *(s * extent for extent in padded.shape[1:])), np.float32)
         for number, (top, bottom, down) in enumerate(rows):
@@ -125,7 +125,7 @@ class Upscaler:
                 self.progress(f"tile {tile} of {count}")
                 self.at_tile(tile, count)
                 part = self._tile(padded[:, top:bottom, left:right])
-                part *= down.repeat(s)[:, None] * across.repeat(s)
+                part *= down[:, None] * across
                 result[:, s * top:s * bottom, s * left:s * right] += part
         return result[:, :s * height, :s * width]
 
