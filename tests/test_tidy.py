@@ -22,10 +22,10 @@ FILE_LINES_MAX = 600
 
 # Top to bottom: a layer imports only itself and what stands above it.
 LAYERS = (
-    "errors", "cores", "settings", "replacement", "claim", "graph", "frontend", "rewrite", "kernel",
-    "fuse", "schedule", "machine", "tune", "codegen", "compiler", "runtime", "nn", "models",
-    "families", "checkpoint", "fetch", "diffusion", "cluster", "batch", "server", "export",
-    "benchmark", "dojo", "cli",
+    "dataclass", "errors", "cores", "settings", "replacement", "claim", "graph", "frontend",
+    "rewrite", "kernel", "fuse", "schedule", "machine", "tune", "codegen", "compiler", "runtime",
+    "nn", "models", "families", "checkpoint", "fetch", "diffusion", "cluster", "batch", "server",
+    "export", "benchmark", "dojo", "cli",
 )
 
 # Modules that something other than an import reaches: the console script and `python -m smalti`.

@@ -67,6 +67,23 @@ def test_merges_are_those_of_the_file():
     assert list(tokenizer.merges().lines) == lines and len(lines) == 48894
 
 
+def test_pairs_are_ranked_as_where_all_are_taken_apart():
+    table = tokenizer.merges()
+    known, ranks = dict(table.numbers), {}
+    for rank, line in enumerate(table.lines):
+        left, right = line.split(" ")
+        known[left + right] = tokenizer.FIRST_MERGE + rank
+        ranks[known[left], known[right]] = rank
+    assert dict(table.ranks) == ranks and len(table.ranks) == len(ranks)
+    drawn = random.Random(0)
+    for _ in range(10_000):
+        pair = drawn.randrange(tokenizer.START), drawn.randrange(tokenizer.START)
+        assert table.ranks.get(pair) == ranks.get(pair)
+    assert table.ranks.get((0, 0), "none") == ranks.get((0, 0), "none")
+    with pytest.raises(KeyError):
+        table.ranks[tokenizer.START - 1, tokenizer.START - 1]
+
+
 LONG = {
     "one word": "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=10_000)),
     "one letter": "a" * 10_000,

@@ -75,6 +75,33 @@ def test_code_is_known_by_names_and_contents(folders: tuple[str, ...]) -> None:
     assert module.code_digest(*folders) == digest.hexdigest()
 
 
+def test_hashes_of_code_are_kept_until_a_file_changes(tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    package, kept = tmp_path / "package", tmp_path / "cache" / module.CODE_FOLDER
+    monkeypatch.setenv("SMALTI_CACHE", str(kept.parent))
+    package.joinpath("inner", "__pycache__").mkdir(parents=True)
+    for name in ("one.py", "inner/two.py", "inner/__pycache__/three.py", "four.txt"):
+        package.joinpath(name).write_text("1\n")
+    code = module._code_files.__wrapped__
+    expected = [(name, hashlib.sha256(b"1\n").digest()) for name in ("inner/two.py", "one.py")]
+    assert code(str(package)) == expected
+    assert not kept.exists()  # files that were changed this moment may change again unnoticed
+    monkeypatch.setattr(module, "SETTLED_NS", -10**12)
+    assert code(str(package)) == expected
+    (file,) = kept.iterdir()
+    file.write_text(file.read_text().replace(expected[1][1].hex(), "00" * 32))
+    assert code(str(package)) == [(name, bytes(32)) for name, _ in expected]  # no file was read
+    stat = package.joinpath("one.py").stat()
+    package.joinpath("one.py").write_text("2\n")
+    os.utime(package / "one.py", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    changed = [expected[0], ("one.py", hashlib.sha256(b"2\n").digest())]
+    assert code(str(package)) == changed
+    file.write_text("[1]")
+    assert code(str(package)) == changed
+    monkeypatch.setenv("SMALTI_CACHE", str(package / "four.txt"))  # which is no folder
+    assert code(str(package)) == changed
+
+
 def test_code_that_is_not_there_is_never_the_same() -> None:
     module.code_digest.cache_clear()
     first = module.code_digest("nowhere")

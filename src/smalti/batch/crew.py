@@ -8,10 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from smalti.batch.folder import BatchOutcome
 from smalti.batch.records import BatchRecord
+from smalti.dataclass import dataclass
 
 ATTEMPTS = 3
 """That a record has whose worker dies: a memory that is short for a moment, and not for ever."""

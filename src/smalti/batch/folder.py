@@ -12,13 +12,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from PIL import Image
 
 from smalti.batch.records import DIGITS, BatchRecord
 from smalti.claim import claimed
+from smalti.dataclass import dataclass
 from smalti.diffusion.options import OPTIONS
 from smalti.errors import InputError, OutputError
 from smalti.runtime.container import replaced

@@ -12,11 +12,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from smalti.batch.table import BatchRow
+from smalti.dataclass import dataclass
 from smalti.diffusion.images import given as pictures
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import FlagKind, ProjectionKind, WholeKind

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from smalti.cluster.interface import (
     Told,
     cpu_share,
 )
+from smalti.dataclass import dataclass
 from smalti.diffusion.images import given
 from smalti.diffusion.load_options import LoadOptions
 from smalti.diffusion.made_picture import encoded

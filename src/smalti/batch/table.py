@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 
 ROWS_MAX = 1_000_000

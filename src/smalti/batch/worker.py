@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from PIL import Image
 from smalti.batch.folder import BatchFolder, BatchOutcome
 from smalti.batch.records import BatchRecord
 from smalti.claim import claimed
+from smalti.dataclass import dataclass
 from smalti.diffusion.control import Control
 from smalti.diffusion.edges import HIGH, LOW
 from smalti.diffusion.images import opened

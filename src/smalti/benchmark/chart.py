@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from smalti.benchmark.table import duration
+from smalti.dataclass import dataclass
 
 OURS, INK, FAINT, PAPER = "#d9480f", "#212529", "#868e96", "#ffffff"
 """Colours: our bars, text, lesser text, and what is behind all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from smalti.benchmark.engines import (
 from smalti.benchmark.suite import Case
 from smalti.benchmark.table import Row, columns, duration
 from smalti.benchmark.turns import TRIES_MAX, Worker, alternate, in_fresh_process
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.runtime.choice import described
 from smalti.runtime.drivers import driver_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from smalti import settings
 from smalti.benchmark import cuda
 from smalti.benchmark.suite import Case
+from smalti.dataclass import dataclass
 from smalti.frontend.onnx import load
 from smalti.runtime import compile_graph
 from smalti.runtime.drivers import driver_of

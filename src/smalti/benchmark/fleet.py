@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from smalti import settings
@@ -16,6 +15,7 @@ from smalti.benchmark.table import columns
 from smalti.cluster.greeting import Greeter
 from smalti.cluster.interface import Cluster, Told
 from smalti.cluster.waiting import answers
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.machine.cpu import CpuCalibration
 from smalti.runtime.cache import code_digest

@@ -10,13 +10,13 @@ PyTorch is imported inside the functions, so that Smalti works where it is not i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from smalti.benchmark.tiny_cnn import tiny_cnn_module
 from smalti.benchmark.weights import seeded
+from smalti.dataclass import dataclass
 from smalti.diffusion import tokenizer
 from smalti.errors import InputError
 from smalti.families.keys.renaming import (

@@ -5,13 +5,13 @@ As in `peers`, PyTorch is imported inside the functions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from smalti.benchmark import peers
 from smalti.checkpoint import Checkpoint
+from smalti.dataclass import dataclass
 from smalti.diffusion.noise import NOISES, NoiseLevels
 from smalti.diffusion.tokenizer import encode
 from smalti.models.config import ModelConfig

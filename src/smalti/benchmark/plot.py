@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import cycle
 
 from smalti.benchmark.chart import FAINT, MARGIN, OTHERS, OURS, Dot, Drawing, Line, Shape, Words
+from smalti.dataclass import dataclass
 
 COLORS = (OURS, OTHERS[0], OTHERS[1], "#1c7ed6", "#2f9e44", "#ae3ec9")
 SIDE = 360

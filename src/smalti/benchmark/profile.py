@@ -10,13 +10,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from smalti.benchmark.roofline import Roofline
 from smalti.benchmark.table import columns, duration
 from smalti.compiler.module import RegionInfo
+from smalti.dataclass import dataclass
 from smalti.errors import DeviceError
 from smalti.graph.operation import DTYPES, FLOATS
 from smalti.runtime.cpu.program import NativeProgram

@@ -7,8 +7,7 @@ its FLOPs / peak and its bytes / bandwidth.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from smalti.dataclass import dataclass
 from smalti.runtime.cpu.adapter import cpu, feature_level
 from smalti.runtime.cpu.probes import bandwidth, flops
 from smalti.runtime.device import Device

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 from smalti.benchmark import peers
 from smalti.benchmark.tiny_cnn import tiny_cnn_graph
 from smalti.benchmark.weights import seeded
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.models import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from smalti.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from smalti.benchmark.engines import ENGINES, Job, prepared
+from smalti.dataclass import dataclass
 from smalti.errors import DeviceError, SmaltiError
 
 PAUSE_SECONDS = 0.3

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from smalti.dataclass import dataclass
 from smalti.errors import CheckpointError
 
 LOCAL = struct.Struct("<4s5H3I2H")

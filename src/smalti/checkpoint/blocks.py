@@ -8,11 +8,11 @@ and `m` are scale and minimum, `q` the numbers. The K formats split 256 numbers 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from smalti.dataclass import dataclass
 from smalti.graph.quantised import FORMATS as QUANTISED
 from smalti.graph.quantised import Quantised
 

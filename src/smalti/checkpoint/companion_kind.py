@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from smalti.checkpoint.keys.transformer_controlnets import (
     sd3_controlnet_config,
     z_image_controlnet_config,
 )
+from smalti.dataclass import dataclass
 from smalti.families import families
 from smalti.families.keys import (
     FLUX_CONTROLNET_DIFFUSERS,

@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,6 +37,7 @@ from smalti.checkpoint.source import (
     open_source,
     with_parts,
 )
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.families import backbones, text_encoders
 from smalti.families.hints import Hints

@@ -13,13 +13,13 @@ encoder's embedding table.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from smalti.checkpoint.container import INTEGERS, open_tensors
+from smalti.dataclass import dataclass
 from smalti.errors import CheckpointError, UnknownFamilyError, first_of
 from smalti.families import text_encoders
 from smalti.runtime.tensor_file import Tensors

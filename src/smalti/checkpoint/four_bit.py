@@ -13,11 +13,11 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from smalti.dataclass import dataclass
 from smalti.errors import CheckpointError
 from smalti.runtime.tensor_file import DIMENSIONS_MAX, TensorEntry, Tensors
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO
 
 import ml_dtypes
 import numpy as np
 
 from smalti.checkpoint.blocks import FORMATS
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 
 MAGIC = b"GGUF"

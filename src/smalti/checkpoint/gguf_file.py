@@ -11,7 +11,6 @@ import json
 import math
 import mmap
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from smalti.checkpoint.blocks import FORMATS, dequantise
 from smalti.checkpoint.gguf import ALIGNMENT, MAGIC, ORIGINAL_SHAPE, TENSOR_TYPES, VALUE_TYPES
+from smalti.dataclass import dataclass
 from smalti.errors import CheckpointError
 from smalti.runtime.tensor_file import (
     ELEMENTS_MAX,

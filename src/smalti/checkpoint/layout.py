@@ -7,8 +7,9 @@ several code bases. Inside, parameters have one name each: those of the graphs i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from smalti.dataclass import dataclass
 from smalti.families import autoencoders, families, text_encoders
 from smalti.families.keys import Expression, StoredRows, expressions
 from smalti.families.keys.renaming import is_ignored

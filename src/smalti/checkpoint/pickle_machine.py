@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from smalti.dataclass import dataclass
 from smalti.errors import CheckpointError
 
 INSTRUCTIONS_MAX = 1_000_000

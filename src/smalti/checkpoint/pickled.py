@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from smalti.checkpoint import archive
 from smalti.checkpoint.archive import ArchiveEntry
 from smalti.checkpoint.pickle_machine import Opaque, PickledTensor, run
+from smalti.dataclass import dataclass
 from smalti.errors import CheckpointError
 from smalti.runtime.tensor_file import NAME_LENGTH_MAX, RAW_TYPES, MappedTensors, TensorEntry
 

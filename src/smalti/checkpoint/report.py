@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from smalti.checkpoint.taught_words import TaughtWords
+from smalti.dataclass import dataclass
 from smalti.errors import first_of
 from smalti.families.names import FileKind
 from smalti.models.config import ModelConfig

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from smalti.dataclass import dataclass
 from smalti.errors import CheckpointError
 from smalti.runtime.tensor_file import TensorEntry, Tensors
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from smalti.checkpoint.layout import (
     which_text_encoder,
 )
 from smalti.checkpoint.tensors import Shape, StoredTensor
+from smalti.dataclass import dataclass
 from smalti.errors import CheckpointError
 from smalti.families import ModelFamily, autoencoders, by_name, families, text_encoders
 from smalti.families.distilled import Distilled, distilled, with_guidance

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from smalti.dataclass import dataclass
 from smalti.errors import CheckpointError
 
 AROUND = "around:"

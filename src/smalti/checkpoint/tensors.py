@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import ml_dtypes
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from smalti.checkpoint.blocks import FORMATS, held
 from smalti.checkpoint.four_bit import FORMATS as FOUR_BIT_FORMATS
 from smalti.checkpoint.scaled import SCALED_TYPES
+from smalti.dataclass import dataclass
 from smalti.errors import CheckpointError
 from smalti.families.keys import Expression, assembled, shape_of
 from smalti.families.keys.renaming import internal_shape

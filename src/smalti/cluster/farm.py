@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -26,6 +26,7 @@ from smalti.cluster import shared_cache
 from smalti.cluster.greeting import Greeter
 from smalti.cluster.interface import Cluster, ClusterNode, ClusterWorker, Told
 from smalti.cluster.waiting import answers
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.runtime import cache
 from smalti.runtime.cpu.model import CALIBRATION

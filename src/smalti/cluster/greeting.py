@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from smalti import __version__
+from smalti.dataclass import dataclass
 from smalti.diffusion.placement import AUTO, placed
 from smalti.errors import InputError
 from smalti.runtime import cache

@@ -12,8 +12,9 @@ of a module and its arguments, and is asked for one method after the other:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
+
+from smalti.dataclass import dataclass
 
 
 @dataclass(frozen=True)

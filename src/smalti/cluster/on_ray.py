@@ -12,7 +12,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from smalti import settings
@@ -25,6 +24,7 @@ from smalti.cluster.interface import (
     Ticket,
     Told,
 )
+from smalti.dataclass import dataclass
 from smalti.errors import InputError, SmaltiError
 
 EXTRA = "pip install 'smalti[ray]'"

@@ -7,12 +7,13 @@ them. Whatever differs between targets is a field here, so that the compiler ask
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
 
 from smalti.codegen.shader import Shader
+from smalti.dataclass import dataclass
 from smalti.kernel.form import Kernel
 
 WORKSPACE = "workspace"

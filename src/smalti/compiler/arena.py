@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from smalti.compiler.module import Place
 from smalti.compiler.plan import Interval, plan
 from smalti.compiler.strips import LaunchOrder
+from smalti.dataclass import dataclass
 from smalti.errors import UnsupportedError, UnsupportedNode
 from smalti.fuse import HostRegion, View
 from smalti.fuse.view import Storage

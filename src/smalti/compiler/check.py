@@ -10,7 +10,7 @@ read beside them, or not written, shows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from smalti.compiler.options import Options
 from smalti.compiler.passes import divided, prepared
 from smalti.compiler.samples import SAMPLES
 from smalti.compiler.select import Knowledge
+from smalti.dataclass import dataclass
 from smalti.fuse import HostRegion
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, TypeVar
 
 from smalti.compiler.decoding import decoded
+from smalti.dataclass import dataclass
 from smalti.schedule import AnySchedule, parse
 
 Lowered = TypeVar("Lowered")

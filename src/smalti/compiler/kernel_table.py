@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from smalti.dataclass import dataclass
 
 LONGEST = 10
 """Kernels that the summary lists one by one; more do not fit a screen beside the other tables."""

@@ -7,7 +7,7 @@ is packed by a function of the module, or by numpy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.codegen.gpu.weight_layout import Packed
 from smalti.codegen.shader import Shader
 from smalti.codegen.target import ARENA, Reference
+from smalti.dataclass import dataclass
 from smalti.graph.operation import DTYPES, FLOATS
 from smalti.schedule.group import GroupLimits
 

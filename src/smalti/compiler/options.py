@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from smalti import settings
 from smalti.codegen.target import Limits, Target
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.graph.operation import HALVES

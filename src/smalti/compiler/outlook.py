@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from smalti import machine
 from smalti.compiler.arena import arranged
 from smalti.compiler.kernel_table import KernelRow, KernelTable
 from smalti.compiler.strips import LaunchOrder, RegionGroup
+from smalti.dataclass import dataclass
 from smalti.fuse import HostRegion, Partition, Region
 from smalti.fuse.support import When
 from smalti.kernel.form import ELEMENT_BYTES, Kernel

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from smalti.compiler.options import Options
 from smalti.compiler.select import Knowledge, Selection
 from smalti.compiler.strips import LaunchOrder, RegionGroup, launch_orders, saves_much
 from smalti.compiler.verify import verify
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.fuse import HostRegion, Partition, Region, Storage, View, narrowed, partition
 from smalti.fuse import held as with_weights

@@ -9,9 +9,10 @@ as buffers of a GPU, each buffer lies in one of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+
+from smalti.dataclass import dataclass
 
 ALIGNMENT_BYTES = 128
 NONE_BEHIND: Mapping[int, tuple[int, int]] = {}

@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 
 from smalti import settings
 from smalti.codegen.target import Limits, LoweredKernel, Target
 from smalti.compiler.kernel_cache import KernelCache
 from smalti.compiler.options import Options
+from smalti.dataclass import dataclass
 from smalti.errors import IllegalSchedule, UnsupportedError, UnsupportedNode
 from smalti.fuse import HostRegion, Partition, Region
 from smalti.kernel import verify

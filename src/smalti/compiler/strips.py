@@ -17,10 +17,10 @@ side by side (`fuse/siblings.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from smalti.compiler.lives import Lives
+from smalti.dataclass import dataclass
 from smalti.fuse import HostRegion, Partition, Storage
 from smalti.fuse.siblings import siblings, side_by_side
 from smalti.fuse.support import When

@@ -14,12 +14,13 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.byte_pairs import Ranks, byte_symbols, merged, outline
 from smalti.diffusion.tokenizer import Tokens
 

@@ -10,10 +10,11 @@ predict whatever it does.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.network import PictureNetwork
 from smalti.diffusion.samplers.walk import Denoise
 

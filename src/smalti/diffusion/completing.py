@@ -7,7 +7,6 @@ that several of them share.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, combinations, islice, product
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from smalti.checkpoint.layout import VAE
 from smalti.checkpoint.load import inspect, usual_files
 from smalti.checkpoint.report import Report
 from smalti.checkpoint.source import LATENT_TENSOR, open_source
+from smalti.dataclass import dataclass
 from smalti.diffusion.fit import disagreements
 from smalti.errors import CheckpointError
 from smalti.families import ModelFamily, families, text_encoders

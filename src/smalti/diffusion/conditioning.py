@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import cast
 
 import numpy as np
 from PIL import Image
 
+from smalti.dataclass import dataclass
 from smalti.diffusion import known_states, redux
 from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.emphasis import weighted

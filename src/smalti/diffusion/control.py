@@ -8,7 +8,7 @@ as the denoiser does ("balanced").
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from PIL import Image
 from smalti.checkpoint import Companion, open_companion
 from smalti.checkpoint.adapters import Adapted, changed
 from smalti.compiler.options import ROUNDED
+from smalti.dataclass import dataclass
 from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.edges import canny
 from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, ignore

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.noise import NoiseLevels
 from smalti.errors import InputError, NumericsError
 from smalti.models.flux3 import TARGET

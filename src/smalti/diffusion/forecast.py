@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.conditioning import (
     Sizes,
     usual_conditioner_shape,

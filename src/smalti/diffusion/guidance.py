@@ -7,11 +7,11 @@ of a picture are evaluated in one batch, so that the network's weights are read 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.denoiser import Conditioning, Denoiser
 from smalti.errors import InputError
 

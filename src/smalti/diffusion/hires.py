@@ -7,12 +7,12 @@ picture is laid out small (A1111 calls this hires. fix).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.noise import STEPS_MAX
 from smalti.diffusion.options import PictureOptions
 from smalti.errors import InputError

@@ -6,7 +6,7 @@ a prompt. With a mask only a part of it is repainted (inpainting).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from smalti.dataclass import dataclass
 
 
 @dataclass(frozen=True)

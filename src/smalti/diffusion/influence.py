@@ -11,10 +11,10 @@ results back to the inputs gives what a squared error of each value becomes in t
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.graph import Graph, Node, Value
 
 JOINS = ("add", "sub", "concat")

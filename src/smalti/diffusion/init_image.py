@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageChops, ImageFilter
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.images import Picture, as_pixels, given, opaque, opened, resized
 from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.options import SIDE_MAX, PictureOptions

@@ -15,11 +15,12 @@ repetitions). Some read the picture besides, as channels behind those of the lat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from PIL import Image
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.conditioning import Prompts
 from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.encoding import encoded, to_model_space

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 import numpy as np
@@ -17,6 +17,7 @@ from PIL import Image
 
 from smalti.checkpoint.adapters import Adapted
 from smalti.checkpoint.embeddings import Embedding
+from smalti.dataclass import dataclass
 from smalti.diffusion.caching import Cached, Saved
 from smalti.diffusion.control import Control, Controls, SteeredModel
 from smalti.diffusion.decoding import decoded, fitting_side

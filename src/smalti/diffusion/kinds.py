@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Protocol
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.guidance import Projected
 from smalti.errors import InputError
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, field, fields
 from pathlib import Path
 from typing import Any
 
 from smalti import settings
 from smalti.compiler.options import ROUNDED
+from smalti.dataclass import dataclass
 from smalti.diffusion.adapters import Entry
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import check_name

@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from PIL import ExifTags, Image
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 
 PNG_KEY = "parameters"

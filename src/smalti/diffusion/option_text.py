@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from smalti import __version__
+from smalti.dataclass import dataclass
 from smalti.diffusion.hires import LATENT
 from smalti.diffusion.kinds import NumberKind, WholeKind
 from smalti.diffusion.metadata import Parameters

@@ -10,11 +10,12 @@ them; what remains is the place that uses it (docs/pipeline.md shows one).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, MISSING, InitVar, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, MISSING, InitVar, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.control import Control
 from smalti.diffusion.emphasis import EMPHASES
 from smalti.diffusion.guidance import Guide, Projected, SkipLayers

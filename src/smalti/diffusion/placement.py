@@ -10,8 +10,9 @@ nothing is said of follows the next one in `FOLLOWS`, at last the denoiser.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.families.parts import TEXTS
 from smalti.families.record import VISION

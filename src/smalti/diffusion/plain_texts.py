@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.diffusion import byte_bpe, sentence_bpe, t5_tokenizer
 from smalti.diffusion.tokenizer import Tokens
 from smalti.errors import CheckpointError

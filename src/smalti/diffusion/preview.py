@@ -7,13 +7,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from smalti.checkpoint import Companion, open_companion
+from smalti.dataclass import dataclass
 from smalti.diffusion.residents import ignore
 from smalti.diffusion.result import to_image
 from smalti.errors import InputError

@@ -7,11 +7,11 @@ and an offset tell its colours at the size of the latents, without any weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.images import opaque
 from smalti.diffusion.result import to_image
 from smalti.models.config import FLUX_VAE, SD3_VAE, SD_VAE, SDXL_VAE, VaeConfig

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.schedule_text import Scheduled, scheduled
 from smalti.diffusion.tokenizer import END, POSITIONS, START, tokenize
 

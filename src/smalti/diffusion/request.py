@@ -6,11 +6,12 @@ import math
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 from PIL import Image
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.guidance import Guide
 from smalti.diffusion.hires import Hires, hires
 from smalti.diffusion.img2img import Img2Img

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.graph.operation import HALVES
 from smalti.graph.quantised import Quantised

@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.caching import Saved
 from smalti.diffusion.made_picture import MadePicture, numbered, save_whole
 from smalti.diffusion.request import Request

@@ -17,12 +17,12 @@ same measure: half the memory of f16. What that makes them off by counts among a
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
 from smalti.codegen.target import Target
+from smalti.dataclass import dataclass
 from smalti.fuse.support import WORDS
 from smalti.graph import Graph, Node, Value
 from smalti.graph.operation import OPERATIONS

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from typing import NamedTuple
+
+from smalti.dataclass import dataclass
 
 DEPTH_MAX = 50  # brackets within brackets; more are text
 

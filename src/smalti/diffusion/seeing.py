@@ -8,11 +8,11 @@ the longer side (Bai et al. 2025, arXiv:2502.13923, section 2.1.3).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.images import resized
 from smalti.errors import InputError
 from smalti.families.record import Seen

@@ -15,9 +15,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.byte_pairs import Ranks, merged
 from smalti.diffusion.protobuf import fields, number
 from smalti.diffusion.tokenizer import Tokens

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.conditioning import Prompts, conditioned
 from smalti.diffusion.control import Controls
 from smalti.diffusion.denoiser import Denoiser

@@ -10,7 +10,7 @@ import json
 import os.path
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -21,6 +21,7 @@ from smalti.checkpoint.adapters import Adapted, WeightedAdapter, changed
 from smalti.checkpoint.embeddings import Embedding
 from smalti.checkpoint.tensors import held_as
 from smalti.compiler.options import ROUNDED
+from smalti.dataclass import dataclass
 from smalti.diffusion import rounding
 from smalti.diffusion.influence import influence
 from smalti.diffusion.placement import PartDevices

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from smalti import settings
+from smalti.dataclass import dataclass
 from smalti.diffusion.conditioning import usual_text_shape
 from smalti.diffusion.load_options import LoadOptions
 from smalti.diffusion.placement import AUTO, PartDevices

@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 import unicodedata
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
-from smalti.diffusion.byte_pairs import Ranks, byte_symbols, merged, outline
+from smalti.dataclass import dataclass
+from smalti.diffusion.byte_pairs import byte_symbols, merged, outline
 
 MERGES_PATH = Path(__file__).parents[1] / "assets" / "bpe_simple_vocab_16e6.txt.gz"
 MERGES = 49152 - 256 - 2  # the file holds more; the vocabulary uses these
@@ -97,6 +99,44 @@ def _words(text: str):
         yield match.start(), (SPECIAL[word],) if word in SPECIAL else _word_ids(word)
 
 
+class Ranks(Mapping[tuple[int, int], int]):
+    """The rank of each pair of numbers that is merged.
+
+    Pairs are looked up by their texts, so that the 48,894 lines of the table are only split from
+    each other when it is read, and not taken apart.
+    """
+
+    def __init__(self, lines: Sequence[str], singles: Sequence[str]) -> None:
+        self._lines, self._singles = lines, singles
+        self._ranks = dict(zip(lines, range(len(lines)), strict=True))
+
+    def _text(self, number: int) -> str:
+        """The symbols that a number stands for."""
+        if number < FIRST_MERGE:
+            return self._singles[number]
+        return self._lines[number - FIRST_MERGE].replace(" ", "")
+
+    def get(self, pair: tuple[int, int], default: Any = None) -> Any:
+        """The rank of a pair, or `default` where it is not merged."""
+        return self._ranks.get(f"{self._text(pair[0])} {self._text(pair[1])}", default)
+
+    def __getitem__(self, pair: tuple[int, int]) -> int:
+        found = self.get(pair)
+        if found is None:
+            raise KeyError(pair)
+        return found
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        numbers = {text: number for number, text in enumerate(self._singles)} | {
+            line.replace(" ", ""): FIRST_MERGE + rank for rank, line in enumerate(self._lines)}
+        for line in self._lines:
+            left, right = line.split(" ")
+            yield numbers[left], numbers[right]
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+
 @dataclass(frozen=True)
 class Merges:
     """The pairs of the table as "left right", their ranks by the numbers of both, and symbol and
@@ -116,14 +156,9 @@ def merges() -> Merges:
     lines = tuple(text.split("\n", MERGES + 1)[1 : MERGES + 1])
     symbols = byte_symbols()
     order = sorted(symbols)
-    ends = [symbol + "</w>" for symbol in order]
-    numbers = {symbol: number for number, symbol in enumerate([*order, *ends])}
-    known, ranks = dict(numbers), {}
-    for rank, line in enumerate(lines):
-        left, right = line.split(" ")
-        known[left + right] = FIRST_MERGE + rank
-        ranks[known[left], known[right]] = rank
-    return Merges(lines, ranks, symbols, numbers)
+    singles = [*order, *(symbol + "</w>" for symbol in order)]
+    numbers = {symbol: number for number, symbol in enumerate(singles)}
+    return Merges(lines, Ranks(lines, singles), symbols, numbers)
 
 
 @lru_cache(maxsize=8192)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.dojo.policy import Policy
 from smalti.dojo.task import Task
 from smalti.tune.search import search

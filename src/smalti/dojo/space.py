@@ -4,12 +4,12 @@ schedule begins with what was chosen."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 
 STEP = 32

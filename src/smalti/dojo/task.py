@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from smalti import machine
+from smalti.dataclass import dataclass
 from smalti.dojo.space import Space, product_space
 from smalti.errors import InputError
 from smalti.machine import simt

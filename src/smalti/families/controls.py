@@ -7,11 +7,12 @@ added behind several blocks, and by which these are, several nets are joined.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.families.autoencoder import scaling
 from smalti.families.record import Floats
 from smalti.graph import Graph

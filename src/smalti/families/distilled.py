@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from smalti.dataclass import dataclass
 
 Values = Mapping[str, float | str]
 """Fields of `Hints`, which hold where the file states none."""

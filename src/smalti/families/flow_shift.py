@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from smalti.dataclass import dataclass
 
 TOKEN_PIXELS = 16
 """Side in pixels of what all published models of this kind make one token of."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from smalti.dataclass import dataclass
 from smalti.models.config import Prediction
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from smalti.dataclass import dataclass
 
 Shapes = Mapping[str, tuple[int, ...]]
 

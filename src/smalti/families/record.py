@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from smalti.dataclass import dataclass
 from smalti.families.distilled import DISTILLED, DISTILLED_FLOW, Recommended, words
 from smalti.families.flow_shift import Shift, flux_shift
 from smalti.families.hints import Hints, TextHints

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from smalti.dataclass import dataclass
 from smalti.families.keys import Table
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")

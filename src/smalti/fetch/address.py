@@ -11,10 +11,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from smalti.dataclass import dataclass
 from smalti.errors import FetchError
 
 HUB, CIVITAI = "hf:", "civitai:"

@@ -10,12 +10,13 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from smalti.dataclass import dataclass
 from smalti.errors import FetchError
 from smalti.fetch.address import is_address, parsed
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from smalti.checkpoint.folder import DENOISERS, INDEX, PICKLED, STEMS
 from smalti.checkpoint.shards import NUMBERED
+from smalti.dataclass import dataclass
 from smalti.errors import FetchError, first_of
 from smalti.fetch.digest import Digest
 from smalti.fetch.sizes import shown_bytes

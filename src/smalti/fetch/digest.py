@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from smalti.dataclass import dataclass
 
 CHUNK_BYTES = 1 << 20
 """Read or received at a time: what stops a download stops it within that."""

@@ -13,11 +13,11 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from smalti.claim import claimed
+from smalti.dataclass import dataclass
 from smalti.errors import FetchError
 from smalti.fetch.digest import CHUNK_BYTES, Digest
 from smalti.fetch.remote import Answer, BrokenError, Patience, Remote, answer, content

@@ -6,9 +6,9 @@ import io
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from smalti.checkpoint.file_kind import detect
+from smalti.dataclass import dataclass
 from smalti.families.names import FileKind, Shapes
 from smalti.fetch.remote import Remote, content
 from smalti.runtime.tensor_file import HEADER_BYTES_MAX, TensorEntry, parsed_header

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from smalti.dataclass import dataclass
 from smalti.fetch.address import Address
 from smalti.fetch.choice import RemoteFile
 from smalti.fetch.remote import Remote

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from smalti import settings
 from smalti.checkpoint.file_kind import listed
 from smalti.checkpoint.folder import DENOISERS
+from smalti.dataclass import dataclass
 from smalti.errors import FetchError
 from smalti.families import by_name
 from smalti.families.names import FileKind

@@ -16,10 +16,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+from smalti.dataclass import dataclass
 from smalti.errors import FetchError
 
 TIMEOUT_SECONDS = 30.0

@@ -12,11 +12,12 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
 from smalti import settings
+from smalti.dataclass import dataclass
 from smalti.errors import FetchError
 from smalti.fetch.digest import Digest
 from smalti.replacement import replacing

@@ -14,8 +14,8 @@ costs a write to memory and reads from it. Every value is computed where it is r
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
+from smalti.dataclass import dataclass
 from smalti.fuse.layout import row_values
 from smalti.fuse.support import (
     ANCHORS,

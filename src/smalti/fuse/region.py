@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from smalti.dataclass import dataclass
 from smalti.fuse.support import When
 from smalti.fuse.view import View
 from smalti.graph import Value

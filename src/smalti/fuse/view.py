@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.graph.operation import DTYPES
 
 

@@ -8,12 +8,13 @@ Smalti lists operations by hand: adding one is adding one record in `graph/opera
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 
 DTYPES = {

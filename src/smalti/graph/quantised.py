@@ -11,10 +11,11 @@ of ggml, so that `floats` is what any reader of the format computes, bit for bit
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from smalti.dataclass import dataclass
 
 Floats = npt.NDArray[np.float32]
 WORD_BITS = 32

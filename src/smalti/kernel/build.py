@@ -19,8 +19,9 @@ convolution with a window of one pixel.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from smalti.dataclass import dataclass
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Kernel, Load, Stage, axis
 
 LOWEST = -1e30

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
+from smalti.dataclass import dataclass
 from smalti.graph.operations.contraction import STEPS
 from smalti.graph.quantised import FORMATS
 

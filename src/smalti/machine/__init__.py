@@ -5,7 +5,7 @@ from smalti.machine.calibration import calibrate
 from smalti.machine.detection import detect
 from smalti.machine.device import CacheLevel, DeviceModel
 from smalti.machine.estimate import Estimate, estimate
-from smalti.machine.library import device, devices
+from smalti.machine.library import device, devices, known_device
 
 __all__ = ["CacheLevel", "DeviceModel", "Estimate", "calibrate", "detect", "device", "devices",
-           "estimate"]
+           "estimate", "known_device"]

@@ -11,9 +11,10 @@ that of a cluster. A source "LLVM" is the model of the core in LLVM 22, as llvm-
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+
+from smalti.dataclass import dataclass
 
 LANES = 4
 """f32 in a vector of 128 bits, NEON's."""

@@ -13,14 +13,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from smalti.errors import UnknownDeviceError
 from smalti.machine.cores import LANES as NEON_LANES
 from smalti.machine.cores import core_facts
 from smalti.machine.device import GUESSED, MEASURED, CacheLevel, DeviceModel
 from smalti.machine.library import (
     CORE_CACHE_BYTES_PER_CLOCK,
     LAST_CACHE_BYTES_PER_CLOCK,
-    device,
+    known_device,
 )
 
 LANES = {"avx512f": 16, "avx2": 8, "asimd": NEON_LANES}
@@ -106,11 +105,8 @@ def detect(found: Processor) -> DeviceModel:
 def _line(name: str) -> DeviceModel | None:
     """The CPU of this name in the library: a GPU may be called alike, as Apple's are, and of one
     that is called as its cores are nothing else is known."""
-    try:
-        line = device(EXTRAS.sub("", name))
-    except UnknownDeviceError:
-        return None
-    return line if line.kind == "cpu" and core_facts(name) is None else None
+    line = known_device(EXTRAS.sub("", name))
+    return line if line and line.kind == "cpu" and core_facts(name) is None else None
 
 
 def _watts(line: DeviceModel | None, cores: int) -> float:

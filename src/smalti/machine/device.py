@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.machine.fitted import Fitted
 

@@ -9,11 +9,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.machine import attention, convolution, product, rows
 from smalti.machine.device import BYTES, DeviceModel

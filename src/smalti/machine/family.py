@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.machine.device import DeviceModel
 
 Sizes = Mapping[str, np.ndarray]

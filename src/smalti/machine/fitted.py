@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from smalti.dataclass import dataclass
 from smalti.machine.residual import Residual
 
 

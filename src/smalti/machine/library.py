@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import difflib
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 
 from smalti.errors import UnknownDeviceError
@@ -141,16 +141,21 @@ def _lines() -> Iterator[dict[str, str]]:
 
 
 @lru_cache(maxsize=1)
-def _table() -> tuple[dict[str, DeviceModel], dict[str, str]]:
-    """All devices by id; and ids by every name of a device, without separators."""
-    found: dict[str, DeviceModel] = {}
+def _table() -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """The lines of all devices by id; and ids by every name of a device, without separators."""
+    lines: dict[str, dict[str, str]] = {}
     names: dict[str, str] = {}
     for cells in _lines():
-        device = _device(cells)
-        found[device.id] = device
-        for name in (device.id, *cells["aliases"].split(), device.name):
-            names.setdefault(_plain(name), device.id)
-    return found, names
+        lines[cells["id"]] = cells
+        for name in (cells["id"], *cells["aliases"].split(), cells["name"]):
+            names.setdefault(_plain(name), cells["id"])
+    return lines, names
+
+
+@cache
+def _of_table(id: str) -> DeviceModel:
+    """The device of this id."""
+    return _device(_table()[0][id])
 
 
 def _plain(name: str) -> str:
@@ -168,7 +173,17 @@ def devices() -> list[DeviceModel]:
     >>> len(devices()) > 100
     True
     """
-    return list(_table()[0].values())
+    return [_of_table(id) for id in _table()[0]]
+
+
+def known_device(name: str) -> DeviceModel | None:
+    """The device of a name, as `device` takes it, or None where none has it.
+
+    >>> known_device("NVIDIA GeForce RTX 4060").id, known_device("an abacus")
+    ('rtx_4060', None)
+    """
+    plain, (_, names) = _plain(name), _table()
+    return _of_table(names[plain]) if plain in names else _cores().get(plain)
 
 
 def device(name: str) -> DeviceModel:
@@ -182,17 +197,13 @@ def device(name: str) -> DeviceModel:
     """
     if not isinstance(name, str):
         raise UnknownDeviceError(f"a device is named {name!r}; expected a text, such as rtx_4060")
-    found, names = _table()
-    plain = _plain(name)
-    if plain in names:
-        return found[names[plain]]
-    cores = _cores()
-    if plain not in cores:
-        known = {**{plain: model.id for plain, model in cores.items()}, **names}
-        near = difflib.get_close_matches(plain, known, n=6, cutoff=0.5)
+    found = known_device(name)
+    if found is None:
+        known = {**{plain: model.id for plain, model in _cores().items()}, **_table()[1]}
+        near = difflib.get_close_matches(_plain(name), known, n=6, cutoff=0.5)
         listed = ", ".join(dict.fromkeys(known[match] for match in near))
         raise UnknownDeviceError(f"no device {name!r} in the library"
                                  + (f"; near names: {listed}" if listed else
                                     "; it has GPUs and CPUs by the names of their makers, such as "
                                     "rtx_4060, rx_7600, m1, core_i5_12400 or raspberry_pi_5"))
-    return cores[plain]
+    return found

@@ -6,8 +6,9 @@ What a program reached is below what the device could do; peaks are taken to be 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from smalti.dataclass import dataclass
 from smalti.machine.device import GUESSED, MEASURED, CacheLevel, DeviceModel
 from smalti.machine.library import (
     BLOCKS,

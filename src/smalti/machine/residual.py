@@ -14,9 +14,9 @@ Processes for Machine Learning", 2006, section 5.4.2). If that gains little, not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+
+from smalti.dataclass import dataclass
 
 SAMPLES_MIN = 20
 """With fewer measurements nothing is corrected: a guess."""

@@ -14,11 +14,11 @@ The constants are fitted to the exhaustively measured space of CLBlast's SGEMM o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.machine.device import DeviceModel
 from smalti.machine.family import waves
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smalti.errors import UnknownDeviceError
 from smalti.machine.device import CacheLevel, DeviceModel
-from smalti.machine.library import device, devices
+from smalti.machine.library import devices, known_device
 from smalti.schedule.unit import UnitRates
 
 SHARED_BYTES_PER_CLOCK = {"nvidia": 128.0, "amd": 128.0, "intel": 256.0, "apple": 128.0}
@@ -55,6 +54,7 @@ address is in the instruction. Read off the same listings."""
 def unit_rates(found: DeviceModel) -> UnitRates:
     """The rates of a compute unit of a device of the library.
 
+    >>> from smalti.machine import device
     >>> rates = unit_rates(device("rtx_4060"))
     >>> round(rates.factors), round(rates.matrix), round(rates.matrix_bytes / rates.matrix)
     (128, 256, 4)
@@ -90,11 +90,12 @@ def rates_for(name: str, architecture: str) -> UnitRates:
     If the library does not have it, they are those of the largest GPU of the same architecture; if
     it does not have the architecture either, the defaults of `UnitRates`.
 
+    >>> from smalti.machine import device
     >>> rates_for("AMD Radeon Graphics", "rdna4") == unit_rates(device("rx_9070_xt"))
     True
     """
-    try:
-        return unit_rates(device(name))
-    except UnknownDeviceError:
-        alike = [each for each in devices() if each.architecture == architecture]
-        return unit_rates(max(alike, key=lambda each: each.units)) if alike else UnitRates()
+    known = known_device(name)
+    if known is not None:
+        return unit_rates(known)
+    alike = [each for each in devices() if each.architecture == architecture]
+    return unit_rates(max(alike, key=lambda each: each.units)) if alike else UnitRates()

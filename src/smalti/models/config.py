@@ -12,9 +12,10 @@ count from the highest resolution (level 0) to the lowest; widths are channels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from smalti.dataclass import dataclass
 from smalti.models.denoiser_config import DenoiserConfig, Division
 from smalti.models.language_config import LanguageConfig, ReduxConfig
 from smalti.models.transformer_config import T5Config

@@ -13,10 +13,10 @@ sums fit f16: a power of two, which changes no bit of a result in f32 or bf16.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.graph import Graph, Value
 from smalti.models.flux import (
     PREFIX,

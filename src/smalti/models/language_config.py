@@ -8,8 +8,9 @@ for them: frozen data, no behaviour, no weights.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from smalti.dataclass import dataclass
 from smalti.models.denoiser_config import Division
 
 

@@ -7,8 +7,9 @@ data, no behaviour, no weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from smalti.dataclass import dataclass
 from smalti.models.transformer_config import (
     FLUX2_KLEIN_4B,
     FLUX2_REFERENCES,

@@ -14,8 +14,7 @@ the units below, powers of two, which change no bit of a result in f32 or bf16.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from smalti.dataclass import dataclass
 from smalti.graph import Graph, Value
 from smalti.models.flux import (
     PATCH,

@@ -12,10 +12,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.graph import Graph, Node, Value
 from smalti.graph.operation import DTYPES
 from smalti.graph.operations.contraction import FACTORS

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from smalti.dataclass import dataclass
 from smalti.graph import Node, Value
 from smalti.rewrite.rules import Made, Procedure
 

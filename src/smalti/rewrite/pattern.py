@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.graph import OPERATIONS, Graph, Value
 
 CONSTANT_NAMES, WEIGHT_NAMES = frozenset("abc"), frozenset("uvw")

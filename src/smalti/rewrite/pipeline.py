@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 
+from smalti.dataclass import dataclass
 from smalti.errors import VerificationError
 from smalti.graph import Graph, verify
 from smalti.rewrite.attention import ATTENTION_RULES

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.graph import Graph, Node, Value
 from smalti.graph.operations.contraction import SCALE_MIN, WORD_FACTOR, word_steps
 from smalti.rewrite.rules import Made, Procedure

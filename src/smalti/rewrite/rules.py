@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.graph import Graph, Node, Value
 from smalti.graph.folding import FOLDED_ELEMENTS_MAX, folded
 from smalti.graph.graph import rebuilt

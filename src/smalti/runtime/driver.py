@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 from smalti.codegen.target import Limits, Target
 from smalti.compiler.check import Execute
+from smalti.dataclass import dataclass
 from smalti.machine import DeviceModel
 from smalti.runtime.device import Device
 from smalti.runtime.gpu.interface import Gpu

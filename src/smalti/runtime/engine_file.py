@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -24,6 +23,7 @@ from smalti.compiler.decoding import decoded
 from smalti.compiler.encode import from_bytes
 from smalti.compiler.module import Module
 from smalti.compiler.verify import verify
+from smalti.dataclass import dataclass
 from smalti.errors import EngineError, InputError, VerificationError
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES, Type

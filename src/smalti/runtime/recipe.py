@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from smalti import settings
@@ -16,6 +16,7 @@ from smalti.compiler.module import Module
 from smalti.compiler.options import Options
 from smalti.compiler.passes import Progress, compiled, partitioned
 from smalti.compiler.select import Knowledge
+from smalti.dataclass import dataclass
 from smalti.fuse import Partition
 from smalti.graph import Graph
 from smalti.graph.quantised import FORMATS

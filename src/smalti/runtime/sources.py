@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.graph.quantised import Quantised
 from smalti.runtime.engine_file import SUFFIX, EngineFile

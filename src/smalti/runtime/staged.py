@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from smalti.compiler.kernel_table import wrapped
+from smalti.dataclass import dataclass
 from smalti.errors import DeviceError, InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx.hosted import host_results, is_hosted
 from smalti.frontend.onnx.model import ImportedStage, OnnxModel, Other

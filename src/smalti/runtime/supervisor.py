@@ -24,12 +24,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from smalti.compiler.module import Beside
+from smalti.dataclass import dataclass
 from smalti.runtime.interface import Program
 from smalti.runtime.tuner import Entry, entries
 

@@ -16,7 +16,6 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +24,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from smalti.dataclass import dataclass
 from smalti.errors import CheckpointError
 from smalti.runtime.cpu.conversion import converted
 

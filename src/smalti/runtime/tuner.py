@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from smalti.compiler.module import HostCall, Module
+from smalti.dataclass import dataclass
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.kernel.form import Kernel
 from smalti.kernel.text import parse as parse_kernel

@@ -10,8 +10,8 @@ best few.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from smalti.dataclass import dataclass
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, STORED_BYTES, Expr, Kernel, Load, functions, loads
 from smalti.schedule.compute_units import known_unit, needs_of

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from smalti.dataclass import dataclass
 from smalti.errors import IllegalSchedule
 from smalti.schedule.group_limits import GroupLimits, check_group, sizes_of
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from smalti.dataclass import dataclass
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import (
     Call,

@@ -11,7 +11,7 @@ of words that are kept alive (`CompilerNeeds`), fitted to what compilers say. No
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from smalti.dataclass import dataclass
 
 LANES = 32
 """Registers are counted in units of 32 lanes; a register of a subgroup of 64 counts as two."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from smalti.dataclass import dataclass
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS, Format
 

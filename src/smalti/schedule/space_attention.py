@@ -9,9 +9,9 @@ shared memory, caches, and barriers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 
+from smalti.dataclass import dataclass
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.schedule.compute_units import known_unit
 from smalti.schedule.group import (

@@ -10,10 +10,10 @@ What is not read any more may be overwritten with results:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.kernel.form import Kernel, loads
 from smalti.schedule.merge import Access, access, contraction_extents, store
 from smalti.schedule.schedule import ContractionSchedule

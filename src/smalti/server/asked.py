@@ -10,12 +10,12 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageOps
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.control import Control
 from smalti.diffusion.edges import HIGH, LOW
 from smalti.diffusion.guidance import Projected

@@ -7,7 +7,7 @@ import json
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError, OutputError
 from smalti.server import late
 from smalti.server.guard import BODY_BYTES_MAX, problem, too_large

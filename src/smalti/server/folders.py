@@ -16,10 +16,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from smalti.checkpoint.shards import NUMBERED
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.server.comfy import EXTRA, Folders, Warn, extra_folders
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from smalti import checkpoint, fetch
@@ -20,6 +20,7 @@ from smalti.checkpoint import Report, open_companion
 from smalti.checkpoint.companion_kind import kind_of
 from smalti.checkpoint.file_kind import listed
 from smalti.checkpoint.load import lacking, usual_files
+from smalti.dataclass import dataclass
 from smalti.diffusion import completing
 from smalti.diffusion.pipeline import SHIPPED_MODEL
 from smalti.diffusion.purpose import pictures_read, purpose, untaken

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
+from smalti.dataclass import dataclass
 
 FOLDER = Path(__file__).with_name("page")
 INDEX = "index.html"

@@ -13,11 +13,12 @@ import io
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from smalti.dataclass import dataclass
 from smalti.errors import SmaltiError
 
 if TYPE_CHECKING:

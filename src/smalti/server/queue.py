@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from smalti.dataclass import dataclass
 from smalti.errors import SmaltiError
 from smalti.server.archive import (
     CANCELLED,

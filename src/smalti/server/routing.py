@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
+
+from smalti.dataclass import dataclass
 
 PATIENCE_SECONDS = 20.0
 """For a replica that has the model: about what 10 GB take to load (0.5 GB a second)."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import NumberKind
 from smalti.diffusion.made_picture import MadePicture

@@ -7,10 +7,11 @@ as many of the promising ones; then each judges what all of them found.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+
+from smalti.dataclass import dataclass
 
 
 class Heat(Protocol):

@@ -9,9 +9,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.kernel.form import Kernel
 from smalti.machine.cpu import KernelEstimate, constants_of, estimate_kernel

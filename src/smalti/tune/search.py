@@ -13,9 +13,10 @@ for Machine Learning", 2006, chapter 2) and a lower confidence bound (Srinivas e
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+
+from smalti.dataclass import dataclass
 
 NOISE = 0.05
 """Variance of a miss that likeness does not explain, the process having 1."""

@@ -19,11 +19,12 @@ import math
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.schedule import parse
 

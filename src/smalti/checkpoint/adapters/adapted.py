@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +23,7 @@ from smalti.checkpoint.adapters.change import Floats
 from smalti.checkpoint.adapters.spelling import of_text
 from smalti.checkpoint.blocks import FORMATS
 from smalti.checkpoint.tensors import HALVES
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.graph.quantised import Quantised, of_eight_bits, quantised
 from smalti.runtime.cpu.conversion import converted

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from smalti.checkpoint.adapters.spelling import Shapes, Spellings, backbone_of
 from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.embeddings import Embedding, bundled
 from smalti.checkpoint.folder import model_name
+from smalti.dataclass import dataclass
 from smalti.errors import CheckpointError, UnknownFamilyError
 from smalti.families import backbones, families
 from smalti.families.distilled import Distilled, Recommended, distilled_adapter

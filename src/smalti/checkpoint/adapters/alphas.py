@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from smalti.dataclass import dataclass
 
 METADATA, BESIDE = "lora_adapter_metadata", "adapter_config.json"
 TEXT_BYTES_MAX = 1 << 20

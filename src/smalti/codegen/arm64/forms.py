@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 
 from smalti.codegen.arm64.instructions import CONDITIONS, SETS, TABLES
 from smalti.codegen.cpu.instructions import InstructionRow
+from smalti.dataclass import dataclass
 from smalti.errors import VerificationError
 
 Part = tuple[int, int, int]

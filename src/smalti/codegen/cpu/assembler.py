@@ -16,7 +16,6 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -24,6 +23,7 @@ import numpy as np
 from smalti.codegen.cpu.instructions import InstructionRow
 from smalti.codegen.cpu.operands import Address, CodeLine, Label, Operand, Register
 from smalti.codegen.cpu.registers import RegisterFile, allocate
+from smalti.dataclass import dataclass
 from smalti.errors import VerificationError
 from smalti.graph.quantised import WORD_BITS
 

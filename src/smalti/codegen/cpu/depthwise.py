@@ -21,7 +21,7 @@ would take a unit that multiplies. All other sums begin with zero, whatever the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby, product
 
 from smalti.codegen.cpu import elements
@@ -40,6 +40,7 @@ from smalti.codegen.cpu.operands import Address, Label, Register
 from smalti.codegen.cpu.packing import lower_packing
 from smalti.codegen.cpu.results import RegisterResults
 from smalti.codegen.cpu.weights import WeightPanels
+from smalti.dataclass import dataclass
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Call, Const, Kernel, Load, affine, loads
 from smalti.schedule.merge import access, store, weights_bound

@@ -16,7 +16,7 @@ image or row has its own, are packed by a step in front.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.codegen.cpu.integer_stages import SCALES, as_bytes, scaled
@@ -44,6 +44,7 @@ from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.cpu.packing import lower_packing
 from smalti.codegen.cpu.unpacking import pair, registers, unpack
 from smalti.codegen.cpu.weights import CodePanels, IntegerPanels, weight_panels
+from smalti.dataclass import dataclass
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS, Format
 from smalti.kernel.form import (

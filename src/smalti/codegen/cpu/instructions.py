@@ -16,7 +16,7 @@ left out, with what moves across lanes in ways of its own, or with comparing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from smalti.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from smalti.codegen.cpu.assembler import Assembler, Code
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.cpu.weights import CodePanels, IntegerPanels, WeightPanels
 from smalti.codegen.target import WORKSPACE
+from smalti.dataclass import dataclass
 from smalti.kernel.form import Kernel
 
 

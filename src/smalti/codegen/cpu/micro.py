@@ -23,13 +23,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from smalti.codegen.cpu import elements
 from smalti.codegen.cpu.assembler import Assembler
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.cpu.unpacking import ask, factors
 from smalti.codegen.cpu.weights import SUM_BITS, SUM_FLOAT
+from smalti.dataclass import dataclass
 from smalti.graph.quantised import Format
 
 HALVES = {"f32": (None,), "f16": (None,), "pairs": (None,), "blocks": (None,), "widened": (0, 1),

@@ -11,12 +11,13 @@ axes, and what a load brings is put into the lanes that want it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from smalti.codegen.cpu import elements
 from smalti.codegen.cpu.assembler import Assembler
 from smalti.codegen.cpu.functions import evaluate
 from smalti.codegen.cpu.operands import Address, Register
+from smalti.dataclass import dataclass
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import STORED_BYTES, Expr, Index, Load
 from smalti.schedule.merge import Access

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from smalti.codegen.cpu.instructions import InstructionRow
+from smalti.dataclass import dataclass
 
 
 class Register(NamedTuple):

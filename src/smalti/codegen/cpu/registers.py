@@ -8,11 +8,11 @@ the time it lives goes to the stack frame, and a few registers are set aside to 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from smalti.codegen.cpu.operands import Address, CodeLine, Label, Operand, Register
+from smalti.dataclass import dataclass
 from smalti.errors import VerificationError
 
 LOOP_TURNS, LOOPS_MAX = 8.0, 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 from smalti.codegen.cpu import elements
@@ -12,6 +12,7 @@ from smalti.codegen.cpu.assembler import Assembler
 from smalti.codegen.cpu.functions import evaluate
 from smalti.codegen.cpu.nest import AccessStream, scatter
 from smalti.codegen.cpu.operands import Address, Register
+from smalti.dataclass import dataclass
 from smalti.kernel.form import Expr, Load
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from smalti.codegen.cpu.assembler import FeatureLevel
 from smalti.codegen.cpu.winograd_transforms import TRANSFORMS, WinogradTransform
+from smalti.dataclass import dataclass
 from smalti.graph.operations.contraction import STEPS
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import (

@@ -29,7 +29,7 @@ once a run, U of all panels is made by a step of its own, and is gone when the k
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from smalti.codegen.cpu.direct import PIXEL_PAD_BYTES, DirectLowering, ScratchLayout, Tile
@@ -55,6 +55,7 @@ from smalti.codegen.cpu.micro import (
 )
 from smalti.codegen.cpu.operands import Address, Register
 from smalti.codegen.cpu.winograd_transforms import TRANSFORMS, WinogradTransform, both_sides
+from smalti.dataclass import dataclass
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
 from smalti.schedule.merge import halved

@@ -16,10 +16,10 @@ such a convolution is one of 2 x 2 with sums of the weights, 64 products for the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from smalti.codegen.cpu.assembler import Assembler
 from smalti.codegen.cpu.operands import Address, Register
+from smalti.dataclass import dataclass
 
 Matrix = tuple[tuple[float, ...], ...]
 

@@ -11,11 +11,11 @@ of 4, and the depth to whole chunks, with zeros.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.schedule.group import WORD_OF_BYTES
 
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.factors import Factor, Fetched, Patch
 from smalti.codegen.gpu.form import Expr, op
 from smalti.codegen.gpu.product import ZERO
+from smalti.dataclass import dataclass
 from smalti.schedule.group import GroupContraction
 
 Multiply = Callable[[Expr, Expr, Expr], None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 
 from smalti.codegen.gpu.builder import Builder
@@ -11,6 +11,7 @@ from smalti.codegen.gpu.form import BOOL, U32, Binding, Expr, Number, number, sp
 from smalti.codegen.gpu.functions import FUNCTIONS, multiply_add
 from smalti.codegen.gpu.lowered import bind
 from smalti.codegen.gpu.types import VectorType
+from smalti.dataclass import dataclass
 from smalti.kernel import form
 from smalti.kernel.form import Const, Index, Kernel
 from smalti.schedule.group import GroupLimits

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, both, together, wanders
@@ -32,6 +31,7 @@ from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
 from smalti.codegen.gpu.spots import Spot, clamped, spots
 from smalti.codegen.gpu.types import VectorType, vector_type
 from smalti.codegen.gpu.weights import VECTOR, WIDE
+from smalti.dataclass import dataclass
 from smalti.graph.operation import HALVES
 from smalti.kernel.form import Expr as KernelExpr
 from smalti.kernel.form import Index, Load, loads

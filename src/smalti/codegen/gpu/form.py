@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from smalti.codegen.gpu.instructions import result_type
 from smalti.codegen.gpu.types import Matrix, VectorType, vector_type
+from smalti.dataclass import dataclass
 from smalti.graph.operation import HALVES
 
 BUILTINS = ("group_x", "group_y", "group_z", "invocation", "subgroup", "lane")

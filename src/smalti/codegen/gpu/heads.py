@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Generic, TypeVar
 
@@ -27,6 +26,7 @@ from smalti.codegen.gpu.form import (
 )
 from smalti.codegen.gpu.lowered import bind
 from smalti.codegen.gpu.weights import VECTOR, WIDE
+from smalti.dataclass import dataclass
 from smalti.kernel.build import LOWEST
 from smalti.kernel.form import Buffer, Kernel
 from smalti.schedule.group import GroupAttention, GroupLimits, GroupMatrixAttention

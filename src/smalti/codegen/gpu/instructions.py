@@ -7,12 +7,12 @@ is not here: `functions.py` makes it of these.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from smalti.codegen.gpu.types import FLOATS, INTEGERS, Matrix, VectorType, vector_type
+from smalti.dataclass import dataclass
 
 ARITHMETIC = (*FLOATS, *INTEGERS)
 BITS = (*INTEGERS, "bool")

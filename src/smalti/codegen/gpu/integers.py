@@ -14,7 +14,6 @@ begins with is laid behind it; of other weights the products add it up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.byte_weights import PackedBytes
@@ -34,6 +33,7 @@ from smalti.codegen.gpu.product import Place, Product
 from smalti.codegen.gpu.spots import clamped
 from smalti.codegen.gpu.types import VectorType
 from smalti.codegen.gpu.weights import VECTOR
+from smalti.dataclass import dataclass
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Call, Const, Load, loads
 from smalti.kernel.form import Expr as KernelExpr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from smalti.codegen.gpu.builder import Builder
@@ -10,6 +9,7 @@ from smalti.codegen.gpu.byte_weights import PackedBytes
 from smalti.codegen.gpu.form import Binding, GroupProgram
 from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.codegen.gpu.weight_layout import Packed
+from smalti.dataclass import dataclass
 from smalti.kernel.form import Buffer, Kernel, extent
 
 STORED_AS = {"f32": "f32", "f16": "f16", "bf16": "bf16", "i32": "i32", "i64": "i32", "bool": "i32",

@@ -12,12 +12,12 @@ When an access was made is a number, its epoch: `EPOCH` for each barrier of the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
 from smalti.codegen.gpu.form import Binding, Shared
+from smalti.dataclass import dataclass
 
 STORED_DTYPES = {
     "f32": np.dtype(np.float32), "f16": np.dtype(np.float16),

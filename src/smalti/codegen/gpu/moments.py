@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from smalti.codegen.gpu.builder import Builder
@@ -17,6 +17,7 @@ from smalti.codegen.gpu.form import Expr, GroupProgram, op, select, spread
 from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.totals import Totals, over_lanes, place, start
 from smalti.codegen.target import WORKSPACE
+from smalti.dataclass import dataclass
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, Load, axis, loads
 from smalti.schedule.group import HELD, GroupLimits, GroupMoments

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from smalti.codegen.gpu import form
@@ -12,6 +11,7 @@ from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import unravel
 from smalti.codegen.gpu.form import U32, number
 from smalti.codegen.gpu.spots import clamped
+from smalti.dataclass import dataclass
 from smalti.kernel.form import Call, Expr, Kernel, Load
 from smalti.schedule.merge import Extents, contraction_extents, weights_batched
 

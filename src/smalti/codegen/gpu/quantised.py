@@ -17,10 +17,9 @@ and other values are rounded to 11 bits, as to f16.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.graph.quantised import FORMATS, Format
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, bind_all, both, unravel, work_groups
@@ -24,6 +23,7 @@ from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.totals import COMBINE, Totals, over_lanes, place, start
 from smalti.codegen.gpu.types import vector_type
 from smalti.codegen.target import WORKSPACE
+from smalti.dataclass import dataclass
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, loads
 from smalti.schedule.group import GroupLimits, GroupReduction

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from smalti.codegen.gpu import form
 from smalti.codegen.gpu.builder import Builder
@@ -15,6 +15,7 @@ from smalti.codegen.gpu.integers import Starts
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads
 from smalti.codegen.gpu.spots import clamped
 from smalti.codegen.gpu.weights import VECTOR, padded
+from smalti.dataclass import dataclass
 from smalti.kernel.form import Call, Expr, Load, affine
 from smalti.schedule.merge import Access, access, store
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import U32, Expr, number, op, select
+from smalti.dataclass import dataclass
 
 
 @dataclass(frozen=True)

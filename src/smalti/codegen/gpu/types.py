@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from smalti.dataclass import dataclass
 
 SCALARS = ("f32", "f16", "i32", "u32", "bool")
 FLOATS, INTEGERS = ("f32", "f16"), ("i32", "u32")

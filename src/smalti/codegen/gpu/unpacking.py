@@ -10,7 +10,6 @@ Each value is a scalar, or a vector of as many columns as were asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.factors import WEIGHT, Area, Factor, Fetched
@@ -20,6 +19,7 @@ from smalti.codegen.gpu.product import ZERO, Product
 from smalti.codegen.gpu.quantised import SHIFT, WIDENED, PackedGroups
 from smalti.codegen.gpu.spots import spots
 from smalti.codegen.gpu.weights import VECTOR, WIDE, packed_groups
+from smalti.dataclass import dataclass
 from smalti.graph.quantised import WORD_BITS
 from smalti.schedule.group import GroupContraction
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.graph.operation import DTYPES
 from smalti.graph.quantised import Quantised
 

@@ -14,7 +14,6 @@ Indices count scalars. To those of a binding its offset is added, which the laun
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from smalti.codegen.gpu.form import (
     Binding,
@@ -28,6 +27,7 @@ from smalti.codegen.gpu.form import (
 )
 from smalti.codegen.gpu.types import VectorType, vector_type
 from smalti.codegen.wgsl.instructions import type_name
+from smalti.dataclass import dataclass
 from smalti.errors import VerificationError
 from smalti.graph.operation import HALVES
 

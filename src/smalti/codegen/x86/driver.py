@@ -9,7 +9,6 @@ has to outlive a call lies in the frame.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from smalti.codegen.cpu.assembler import Code
 from smalti.codegen.cpu.driver import (
@@ -38,6 +37,7 @@ from smalti.codegen.x86.assembler import X86Assembler
 from smalti.codegen.x86.encoding import encode
 from smalti.codegen.x86.instructions import GENERAL_REGISTERS
 from smalti.codegen.x86.levels import LEVELS
+from smalti.dataclass import dataclass
 
 HOME_BYTES = 32  # Win64: room that a caller leaves for the four register arguments
 XMM_BYTES = 16

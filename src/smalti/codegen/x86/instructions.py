@@ -7,9 +7,8 @@ gives to encodings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from smalti.codegen.cpu.instructions import InstructionRow
+from smalti.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from smalti.dataclass import dataclass
 from smalti.export.ggml import layout
 from smalti.export.ggml.layout import Shape
 from smalti.export.ggml.names import number

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.errors import UnsupportedError, UnsupportedNode
 from smalti.export.ggml.builder import DTYPES, GgmlBuilder, NotExportable
 from smalti.export.ggml.code import Local, Statement, Tensor, call

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
+from smalti.dataclass import dataclass
 from smalti.export.ggml.code import Local, Statement
 
 FUNCTION_LINES_MAX = 40

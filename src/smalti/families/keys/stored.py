@@ -23,10 +23,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.errors import CheckpointError
 
 KERNEL_OF_FILMS = 5

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx.folding import FoldingGraph
 from smalti.frontend.onnx.hosted import IMPOSSIBLE, host_results

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.frontend.onnx.messages import (
     FunctionProto,

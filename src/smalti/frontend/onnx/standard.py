@@ -10,11 +10,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from smalti.dataclass import dataclass
 from smalti.frontend.onnx.messages import AttributeProto, FunctionProto, attribute
 
 TABLE = Path(__file__).with_name("operators.json")

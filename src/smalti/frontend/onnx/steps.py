@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.frontend.onnx.messages import AttributeProto, GraphProto, NodeProto
 from smalti.frontend.onnx.reading import bodies_of

@@ -14,9 +14,10 @@ overlap: the longer of both times counts, plus a little of the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
+from smalti.dataclass import dataclass
 from smalti.kernel.form import Kernel
 from smalti.machine.cpu.attention import attention
 from smalti.machine.cpu.contraction import SCRATCH, WORKSPACE, contraction

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from smalti.dataclass import dataclass
 from smalti.kernel.form import ELEMENT_BYTES, STORED_BYTES, Kernel, paired_weights
 from smalti.kernel.traffic import touched
 from smalti.machine.cpu import micro

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from smalti.dataclass import dataclass
 from smalti.machine.cores import LANES as NEON_LANES
 from smalti.machine.device import DeviceModel
 

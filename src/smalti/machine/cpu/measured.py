@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.machine.cpu.core import PAIRS, REACH
 from smalti.machine.cpu.work import CONSTANTS

@@ -7,9 +7,9 @@ makes seconds of them by the constants, which calibration may change.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
+from smalti.dataclass import dataclass
 from smalti.kernel.form import Expr, Kernel, Load, functions, loads
 from smalti.machine.cpu.core import Core
 from smalti.schedule.merge import access

@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 import sys
 import sysconfig
-from dataclasses import dataclass
+
+from smalti.dataclass import dataclass
 
 ARCHITECTURES = {"x86_64": "x86", "amd64": "x86", "aarch64": "arm64", "arm64": "arm64"}
 """By what systems call the machine, in lower-case letters."""

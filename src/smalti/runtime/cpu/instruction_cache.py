@@ -13,11 +13,11 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from smalti.codegen.arm64.driver import maintenance, reader
 from smalti.codegen.cpu.block import joined
+from smalti.dataclass import dataclass
 from smalti.runtime.cpu.architecture import architecture
 from smalti.runtime.cpu.code_memory import placed
 

@@ -7,13 +7,13 @@ Each probe is the best of a few short repetitions, so all of them together take 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import numpy as np
 
 from smalti.codegen.cpu.assembler import Code, FeatureLevel
 from smalti.codegen.cpu.layout import LAUNCH, aligned
 from smalti.codegen.cpu.operands import Address
+from smalti.dataclass import dataclass
 from smalti.runtime.cpu.architecture import architecture
 from smalti.runtime.cpu.executable import Executable
 from smalti.runtime.cpu.memory import anonymous

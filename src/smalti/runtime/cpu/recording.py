@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from smalti.codegen.cpu.layout import CACHE_LINE_BYTES, LAUNCH, NO_BARRIER, aligned
+from smalti.dataclass import dataclass
 from smalti.runtime.cpu.threads import call, context, driver_entry, workers
 
 

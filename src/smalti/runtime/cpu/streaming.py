@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 
 from smalti.codegen.target import SLOT
 from smalti.compiler.module import HostCall, Launch, Module
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.runtime.cpu.memory import anonymous
 from smalti.runtime.cpu.packing import ALIGNMENT, LARGE_BYTES

@@ -9,8 +9,8 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from smalti.dataclass import dataclass
 from smalti.runtime.doctor.probe import DeviceProbe, Outcome
 from smalti.runtime.gpu.removals import DEVICE
 

@@ -10,13 +10,13 @@ are what is suspected where it fails.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 
 from smalti.codegen.gpu.form import GroupProgram, Op, expressions
 from smalti.codegen.gpu.instructions import DOT, SUBGROUP
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.types import Matrix
 from smalti.codegen.target import Target
+from smalti.dataclass import dataclass
 from smalti.runtime.doctor.bench import Bench
 from smalti.runtime.gpu.removals import (
     BF16,

@@ -7,7 +7,7 @@ long: a driver may reset it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from smalti.codegen.gpu.lower import lower
 from smalti.codegen.target import Target
 from smalti.compiler.check import kernels, narrowed
 from smalti.compiler.samples import product
+from smalti.dataclass import dataclass
 from smalti.errors import DeviceMemoryError
 from smalti.fuse import HostRegion, partition
 from smalti.graph import Graph

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from datetime import date
 from typing import Any
 
+from smalti.dataclass import dataclass
 from smalti.errors import DeviceError
 from smalti.runtime.device import Device
 from smalti.runtime.doctor.examination import Finding

@@ -13,10 +13,11 @@ import json
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from smalti import settings
+from smalti.dataclass import dataclass
 from smalti.runtime.cache import code_digest, write_whole
 from smalti.runtime.doctor.examination import Finding, kind_of
 from smalti.runtime.doctor.rates import GpuRates

@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 
 from smalti import machine
-from smalti.errors import UnknownDeviceError
 from smalti.machine.unit_rates import rates_for
 from smalti.runtime.gpu import quirks
 from smalti.schedule.compute_units import LIKE, UNITS
@@ -43,12 +42,9 @@ def architecture_of(name: str, kind: str, vendor: str, *, bf16: bool, warps: int
     ...                 warps=0)
     'rdna3_big'
     """
-    try:
-        known = machine.device(library_name(name)).architecture
-    except UnknownDeviceError:
-        known = ""
-    if known in UNITS or known in LIKE:
-        return known
+    known = machine.known_device(library_name(name))
+    if known is not None and (known.architecture in UNITS or known.architecture in LIKE):
+        return known.architecture
     if vendor == "NVIDIA":
         return BY_WARPS.get(warps, "")
     if kind == quirks.RDNA3 and bf16:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from smalti.codegen.shader import BufferUse, Shader
 from smalti.codegen.target import Target
+from smalti.dataclass import dataclass
 from smalti.runtime.device import Device
 from smalti.runtime.gpu.pacing import Pace
 from smalti.schedule.group import GroupLimits

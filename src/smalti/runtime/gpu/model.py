@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smalti import machine
-from smalti.errors import UnknownDeviceError
 from smalti.machine.measured import REACHED, MeasuredGpu
 from smalti.runtime.device import Device
 from smalti.runtime.doctor.verdict import kept
@@ -29,9 +28,8 @@ def recorded(found: Device) -> machine.DeviceModel | None:
     if found.kind == "cpu":
         return None
     measured = rates_of(found)
-    try:
-        known = machine.device(library_name(found.name))
-    except UnknownDeviceError:
+    known = machine.known_device(library_name(found.name))
+    if known is None:
         return None if measured is None else measured.model(
             found.name, found.cores, found.memory_bytes, found.kind == "integrated")
     if measured is not None:

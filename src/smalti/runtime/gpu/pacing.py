@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from smalti.dataclass import dataclass
 
 SUBMISSION_SECONDS = 0.2
 """Of a submission as measured: a tenth of what the watchdog of Windows allows, so that a device

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from smalti.dataclass import dataclass
 from smalti.runtime.gpu.interface import Copy, Dispatch, Launch
 from smalti.runtime.gpu.pacing import (
     COPIED_BYTES,

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
@@ -32,6 +32,7 @@ from smalti.compiler.module import (
     finite_at,
 )
 from smalti.compiler.outlook import Expected, on_gpu
+from smalti.dataclass import dataclass
 from smalti.errors import DeviceLostError, DeviceMemoryError, InputError
 from smalti.fuse import Region
 from smalti.graph.operation import DTYPES, OPERATIONS

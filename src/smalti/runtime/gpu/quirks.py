@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from smalti.dataclass import dataclass
 from smalti.runtime.gpu.removals import (
     AUTOMATIC,
     GROUPS,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from smalti.dataclass import dataclass
 from smalti.errors import DeviceError
 from smalti.runtime.gpu import quirks
 from smalti.runtime.gpu.architecture import architecture_of

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 
+from smalti.dataclass import dataclass
 from smalti.errors import DeviceError, InputError
 from smalti.runtime.gpu import interface as gpu
 from smalti.runtime.vulkan.hazards import Range

@@ -5,8 +5,9 @@ from __future__ import annotations
 import bisect
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from smalti.dataclass import dataclass
 from smalti.errors import DeviceMemoryError, InputError
 from smalti.runtime.gpu import interface as gpu
 from smalti.runtime.vulkan import adapter as adapters

@@ -11,10 +11,10 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
+from smalti.dataclass import dataclass
 from smalti.errors import DeviceError, InputError
 from smalti.runtime.gpu import interface as gpu
 from smalti.runtime.gpu.pacing import REVIEWS_MAX, WATCHED_RUNS

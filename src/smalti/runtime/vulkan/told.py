@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from smalti.dataclass import dataclass
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.library import VulkanFunctions
 

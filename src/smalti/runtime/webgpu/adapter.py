@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from smalti.codegen.wgsl.emit import OWN_WORDS
+from smalti.dataclass import dataclass
 from smalti.errors import DeviceError
 from smalti.runtime.gpu.quirks import AdapterFacts, removals_for
 from smalti.runtime.gpu.removals import Removal, reduced

@@ -5,9 +5,9 @@ The whole content is there, at most `BODY_BYTES_MAX` of it, so it is only cut at
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from email.message import Message
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 
 PARTS_MAX = 64

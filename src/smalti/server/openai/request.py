@@ -6,11 +6,12 @@ import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from PIL import Image, ImageChops
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.options import ALIASES, OPTIONS, PICTURES_MAX, SIDE_MAX
 from smalti.errors import InputError
 from smalti.server.asked import LOADED, as_base64, picture

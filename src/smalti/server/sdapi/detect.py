@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image, ImageFilter
 
+from smalti.dataclass import dataclass
 from smalti.diffusion.edges import HIGH, LOW, canny
 from smalti.diffusion.images import opaque
 from smalti.errors import InputError

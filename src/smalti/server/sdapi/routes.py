@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 from smalti.server.archive import ENDED, QUEUED, RUNNING, JobRecord
 from smalti.server.endpoint import Asking, Endpoint, answered, read_json

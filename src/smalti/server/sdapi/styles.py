@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from smalti.dataclass import dataclass
 from smalti.errors import InputError
 
 FILE = "styles.csv"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.dataclass import dataclass
 from smalti.export.ggml import layout
 from smalti.export.ggml.builder import GgmlBuilder, Lowering, NotExportable
 from smalti.export.ggml.code import Tensor, braces, call

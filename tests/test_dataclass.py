@@ -1,0 +1,216 @@
+"""Dataclasses do what those of the standard library do, whose methods are the reference."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import re
+import subprocess
+import sys
+from dataclasses import KW_ONLY, FrozenInstanceError, InitVar, asdict, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from smalti import dataclass as module
+from smalti.dataclass import dataclass
+
+OPTIONS = [dict(frozen=frozen, slots=slots, eq=eq, repr=repr)
+           for frozen in (False, True) for slots in (False, True)
+           for eq in (False, True) for repr in (False, True)]
+
+
+class Plain:
+    """A class that both make a dataclass of."""
+
+    kinds: ClassVar[int] = 3
+    width: int
+    height: int = 128
+    names: list[str] = field(default_factory=list)
+    hidden: int = field(default=4, repr=False, compare=False)
+    made: str = field(init=False, default="here")
+    filled: list[int] = field(init=False, default_factory=lambda: [1])
+    _: KW_ONLY
+    late: float = 0.5
+
+
+class Empty:
+    """A class without fields."""
+
+
+class Shadows:
+    """A class whose fields are called as what sets them may be."""
+
+    put: int
+    default_0: str = "a"
+    made_2: list[int] = field(default_factory=list)
+    ABSENT: int = 3
+    cls: int = 4
+    object: int = 5
+
+
+class Awaited:
+    """A class with something that is only for its beginning, and its own hash."""
+
+    total: int = field(init=False)
+    first: int
+    second: InitVar[int] = 2
+
+    def __post_init__(self, second: int) -> None:
+        object.__setattr__(self, "total", self.first + second)
+
+    def __hash__(self) -> int:
+        return 11
+
+
+class Own:
+    """A class that says how it is shown and compared."""
+
+    value: int
+
+    def __repr__(self) -> str:
+        return "own"
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def both(cls: type, **options: Any) -> tuple[Any, Any]:
+    """The class, as a dataclass of ours and of the standard library."""
+    spaces = [{name: value for name, value in vars(cls).items()
+               if name not in ("__dict__", "__weakref__")} for _ in range(2)]
+    return (dataclass(**options)(type(cls.__name__, (), spaces[0])),
+            dataclasses.dataclass(**options)(type(cls.__name__, (), spaces[1])))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(
+    name for name, value in options.items() if value))
+@pytest.mark.parametrize(("cls", "given"), [
+    (Plain, [((1,), {}), ((1, 2, ["a"]), {"late": 2.0}), ((1,), {"hidden": 9})]),
+    (Empty, [((), {})]),
+    (Shadows, [((1,), {}), ((1, "b", [2], 4, 5, 6), {})]),
+    (Awaited, [((1,), {}), ((1,), {"second": 5})]),
+    (Own, [((1,), {}), ((2,), {})]),
+], ids=lambda each: getattr(each, "__name__", ""))
+def test_as_the_standard_library(cls: type, given: list, options: dict[str, Any]) -> None:
+    ours, theirs = both(cls, **options)
+    assert [each.name for each in fields(ours)] == [each.name for each in fields(theirs)]
+    assert str(inspect.signature(ours)) == str(inspect.signature(theirs))
+    assert ours.__match_args__ == theirs.__match_args__
+    assert (ours.__hash__ is None) == (theirs.__hash__ is None)
+    pairs = [(ours(*places, **named), theirs(*places, **named)) for places, named in given]
+    for one, other in pairs:
+        assert [getattr(one, each.name) for each in fields(one)] == [
+            getattr(other, each.name) for each in fields(other)]
+        if options["repr"] or cls is Own:
+            assert repr(one).replace(ours.__qualname__, "") == repr(other).replace(
+                theirs.__qualname__, "")
+        assert asdict(one) == asdict(other)
+        assert hasattr(one, "__dict__") == hasattr(other, "__dict__")
+        assert one != "another type" or cls is Own
+    for number, (one, other) in enumerate(pairs):
+        same = [mine == one for mine, _ in pairs]
+        assert same == [their == other for _, their in pairs], number
+        assert (copy.copy(one) == one) == (copy.copy(other) == other)
+    assert how_it_fails(hash, pairs[0][0]) == how_it_fails(hash, pairs[0][1])
+    for name in ("width", "value", "first", "unknown"):
+        expected = how_it_fails(setattr, pairs[0][1], name, 3)
+        if str(expected).startswith("TypeError super"):  # a defect of it, of frozen slots
+            expected = f"FrozenInstanceError cannot assign to field {name!r}"
+        assert how_it_fails(setattr, pairs[0][0], name, 3) == expected
+    for places, named in [((1, 2, 3, 4, 5, 6), {}), ((), {"unknown": 1})]:
+        assert how_it_fails(ours, *places, **named) == how_it_fails(theirs, *places, **named)
+
+
+def how_it_fails(act: Any, *places: Any, **named: Any) -> str | None:
+    """Name and text of what is raised, or None."""
+    try:
+        act(*places, **named)
+    except (TypeError, AttributeError) as error:  # of which frozen ones are
+        return f"{type(error).__name__} {error}"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place, which is pickled by its name."""
+
+    x: int
+    y: int = 0
+
+
+@dataclass(frozen=True)
+class Named(Point):
+    """A place with a name."""
+
+    name: str = "here"
+
+
+def test_frozen_ones_are_hashed_copied_pickled_and_replaced() -> None:
+    for each in (Point(1), Point(1, 2), Named(3), Named(3, 4, "there")):
+        assert hash(each) == hash(replace(each))
+        assert replace(each, y=9).y == 9
+        for again in (pickle.loads(pickle.dumps(each)), copy.deepcopy(each)):
+            assert again == each and again is not each
+        with pytest.raises(FrozenInstanceError, match="cannot assign to field 'x'"):
+            each.x = 2  # type: ignore[misc]
+        with pytest.raises(FrozenInstanceError, match="cannot delete field 'y'"):
+            del each.y
+    assert Point(1) != Named(1) and len({Point(1), Point(1), Point(2)}) == 2
+
+
+def test_a_frozen_class_does_not_say_how_attributes_are_set() -> None:
+    class Wrong:
+        """Sets attributes its own way."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            pass
+
+    with pytest.raises(TypeError, match="Wrong is frozen and has __setattr__"):
+        dataclass(frozen=True)(Wrong)
+
+
+def test_what_refers_to_itself_is_shown() -> None:
+    @dataclass
+    class Node:
+        """Holds nodes."""
+
+        nodes: list[Any] = field(default_factory=list)
+
+    node = Node()
+    node.nodes.append(node)
+    assert repr(node).endswith("Node(nodes=[...])")
+
+
+def test_no_method_of_a_class_is_compiled_before_it_is_called() -> None:
+    """What makes the start of a program short; the standard library compiles 6 a class."""
+    code = """
+import builtins, dataclasses
+compiled, own = [], builtins.exec
+def exec_and_tell(text, *rest):
+    if isinstance(text, str):
+        compiled.append(text)
+    return own(text, *rest)
+builtins.exec = exec_and_tell
+from smalti.dataclass import dataclass
+
+@dataclass(frozen=True)
+class Size:
+    width: int
+
+assert not compiled, compiled
+assert Size(3) == Size(3) and repr(Size(3)) == "Size(width=3)"
+assert len(compiled) == 1, compiled
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_modules_take_this_one() -> None:
+    wrong = [f"{path}: {line}" for path in Path(module.__file__).parent.rglob("*.py")
+             for line in path.read_text(encoding="utf-8").splitlines()
+             if re.match(r"from dataclasses import .*\bdataclass\b", line)
+             and path.name not in ("dataclass.py", "removals.py", "group_limits.py")]
+    assert not wrong, "methods are compiled when it is imported: " + "; ".join(wrong)
