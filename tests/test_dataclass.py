@@ -13,6 +13,7 @@ from dataclasses import KW_ONLY, FrozenInstanceError, InitVar, asdict, field, fi
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from smalti import dataclass as module
@@ -171,6 +172,14 @@ def test_a_frozen_class_does_not_say_how_attributes_are_set() -> None:
 
     with pytest.raises(TypeError, match="Wrong is frozen and has __setattr__"):
         dataclass(frozen=True)(Wrong)
+
+
+@pytest.mark.parametrize("names", [["only"], ["first", "second"]])
+@pytest.mark.parametrize("value", [float("nan"), np.arange(3.0)], ids=["NaN", "array"])
+def test_the_same_object_is_equal_to_itself(names: list[str], value: object) -> None:
+    for make in (dataclass, dataclasses.dataclass):
+        cls = make(type("Held", (), {"__annotations__": dict.fromkeys(names, "object")}))
+        assert cls(*[value] * len(names)) == cls(*[value] * len(names))
 
 
 def test_what_refers_to_itself_is_shown() -> None:

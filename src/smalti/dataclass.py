@@ -130,9 +130,12 @@ def _initialiser(cls: Any, frozen: bool, slots: bool) -> Any:
     return function
 
 
-def _values(names: list[str]) -> Callable[[Any], Any]:
-    """What reads attributes of these names, all together."""
-    return attrgetter(*names) if names else lambda instance: ()
+def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """What reads attributes of these names, as a tuple: it takes what is the same object for equal,
+    such as NaN or an array."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda instance: tuple([getattr(instance, name) for name in names])
 
 
 def _representing(names: list[str]) -> Callable[[Any], str]:
@@ -144,7 +147,7 @@ def _representing(names: list[str]) -> Callable[[Any], str]:
     return __repr__
 
 
-def _comparing(values: Callable[[Any], Any]) -> Callable[[Any, object], bool]:
+def _comparing(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, object], bool]:
     def __eq__(self: Any, other: object) -> bool:
         if other.__class__ is self.__class__:
             return values(self) == values(other)
@@ -153,7 +156,7 @@ def _comparing(values: Callable[[Any], Any]) -> Callable[[Any, object], bool]:
     return __eq__
 
 
-def _hashing(values: Callable[[Any], Any]) -> Callable[[Any], int]:
+def _hashing(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], int]:
     def __hash__(self: Any) -> int:
         return hash(values(self))
 

@@ -45,6 +45,17 @@ def test_help_loads_no_numpy(environment: dict[str, str]) -> None:
     assert found.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("arguments", [["--version"], ["generate", "--no-such-option"]])
+def test_the_interpreter_looks_at_nothing_again_at_the_end(environment: dict[str, str],
+                                                           arguments: list[str]) -> None:
+    code = ("import atexit, gc, sys; sys.argv[0] = 'smalti'; from smalti.__main__ import main; "
+            "atexit.register(lambda: print('frozen', gc.get_freeze_count())); main()")
+    found = subprocess.run([sys.executable, "-c", code, *arguments], env=environment,
+                           capture_output=True, text=True)
+    assert found.returncode == (0 if arguments == ["--version"] else 2)
+    assert int(found.stdout.split("frozen ")[1]) > 1000
+
+
 def test_bad_input_is_exit_code_2_without_traceback(environment: dict[str, str]) -> None:
     found = subprocess.run([*SMALTI, "generate", "x", "--model", "no-such-file.safetensors"],
                            env=environment, capture_output=True, text=True)
@@ -145,10 +156,10 @@ def test_ctrl_c_soon_after_the_start_is_one_line_or_none(environment: dict[str, 
 
 def test_ctrl_c_stays_ignored_where_it_was(environment: dict[str, str]) -> None:
     code = ("import signal\n"
-            "from smalti.cli.interrupt import end_at_once, ending_at_once, raising\n"
+            "from smalti.cli.interrupt import end_at_once, loading_modules, raising\n"
             "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
             "end_at_once()\n"
-            "with ending_at_once(), raising(): signal.raise_signal(signal.SIGINT)\n")
+            "with loading_modules(), raising(): signal.raise_signal(signal.SIGINT)\n")
     assert not subprocess.run([sys.executable, "-c", code], env=environment).returncode
 
 

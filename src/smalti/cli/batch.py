@@ -14,7 +14,7 @@ import click
 
 from smalti import settings
 from smalti.cli.generate import adapters, show_progress
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.cli.loading_options import compute_options, model_options
 from smalti.cli.picture_options import PictureCommand, asked_for
 from smalti.errors import InputError
@@ -58,7 +58,7 @@ def batch(table: Path, output: Path, sweeps: tuple[str, ...], workers: int | Non
     """
     with ExitStack() as until:
         cluster = until.enter_context(_cluster(address, dry_run, workers or 1, given))
-        with ending_at_once():
+        with loading_modules():
             from smalti.batch.folder import BatchFolder
             from smalti.batch.records import distinct, records
             from smalti.batch.run import check_workers
@@ -94,7 +94,7 @@ def _cluster(address: str | None, dry_run: bool, workers: int, given: Mapping[st
     if address is None:
         yield None
         return
-    with ending_at_once():
+    with loading_modules():
         from smalti.cluster.interface import cpu_share
         from smalti.cluster.on_ray import check_address, joined, joined_ahead
     check_address(address)
@@ -112,7 +112,7 @@ def _cluster(address: str | None, dry_run: bool, workers: int, given: Mapping[st
 
 def _here(loaded: dict[str, Any], output: Path, workers: int | None) -> tuple[str, Make]:
     """What tells the model from others, and what makes records on this computer."""
-    with ending_at_once():
+    with loading_modules():
         from smalti.batch.run import made, resolved, usual_workers
         from smalti.batch.worker import BatchWork
         from smalti.diffusion.load_options import LoadOptions
@@ -131,7 +131,7 @@ def _here(loaded: dict[str, Any], output: Path, workers: int | None) -> tuple[st
 def _there(cluster: Callable[[], RayCluster], loaded: dict[str, Any], output: Path, workers: int
            ) -> tuple[str, Make]:
     """The same on a cluster."""
-    with ending_at_once():
+    with loading_modules():
         from smalti.batch.crew import made_by
         from smalti.batch.folder import BatchFolder
         from smalti.batch.spread import ClusterCrew, SpreadWork

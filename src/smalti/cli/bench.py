@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.cli.output import check_writable, replace_file
 from smalti.errors import InputError
 
@@ -59,7 +59,7 @@ def bench(peers: str | None, models: str | None, device: str, precision: str, ta
     Weights and inputs are random numbers from a fixed seed; engines take turns, so that all meet
     the same state of the machine. Exit code 1 when a result is slower or less exact than asked for.
     """
-    with ending_at_once():
+    with loading_modules():
         from smalti import settings
         from smalti.benchmark import chart, comparison, report, suite, table
         from smalti.benchmark.engines import ENGINES, HELD_BY

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from smalti.cli.generate import show_progress
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def calibrate(threads: int | None, address: str | None, files: tuple[Path, ...])
     Expected times, and what is chosen by them, are then those of this machine. Leave it idle
     meanwhile.
     """
-    with ending_at_once():
+    with loading_modules():
         from smalti import settings
         from smalti.benchmark import fleet
         from smalti.benchmark.table import columns

@@ -10,7 +10,7 @@ import click
 from smalti.cli.arrays import parse_shapes
 from smalti.cli.bench import names
 from smalti.cli.generate import show_progress
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.cli.output import check_apart, check_writable
 from smalti.errors import InputError
 
@@ -65,7 +65,7 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
                          f"avx512_vnni, avx512_bf16, neon, neon_dot, neon_bf16, vulkan or wgpu, "
                          f"or several with commas")
     check_writable([output])
-    with ending_at_once():
+    with loading_modules():
         from smalti.runtime import engine_writer
         from smalti.runtime.cpu.adapter import best_level
         from smalti.runtime.cpu.recipe import recipe_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.cli.output import check_apart, check_writable, whole_file
 
 
@@ -32,7 +32,7 @@ def convert(file: Path, output: Path, precision: str | None, vae: Path | None,
     started = time.perf_counter()
     check_apart(output, file, vae, *text_encoders)
     check_writable([output])
-    with ending_at_once():
+    with loading_modules():
         from smalti.checkpoint.convert import plan
     planned = plan(file, output.suffix.lower(), precision, text_encoders, vae)
     for note in planned.notes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 import smalti
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 
 if TYPE_CHECKING:
     from smalti.machine import DeviceModel
@@ -26,7 +26,7 @@ def devices(name: str | None, check: bool) -> None:
     if check:
         check_all([name] if name is not None else [each.id for each in smalti.devices()])
         return
-    with ending_at_once():
+    with loading_modules():
         from smalti import machine
         from smalti.runtime.devices import absences
         from smalti.runtime.drivers import driver_of

@@ -10,7 +10,7 @@ import click
 
 import smalti
 from smalti.cli.generate import show_progress
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 
 if TYPE_CHECKING:
     from smalti.runtime.device import Device
@@ -33,7 +33,7 @@ def doctor(device: str | None, again: bool, report: bool) -> None:
     way; nothing else changes. Each GPU is checked by itself when it is used first; a new driver, or
     a new version of Smalti, is checked anew.
     """
-    with ending_at_once():
+    with loading_modules():
         from smalti.runtime.devices import absences
         from smalti.runtime.doctor.checking import checkable, checked
     found = checkable(device)

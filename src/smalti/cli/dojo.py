@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from smalti.cli.bench import say
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.cli.output import check_writable, replace_file
 from smalti.cli.seconds import Seconds
 from smalti.errors import InputError
@@ -53,7 +53,7 @@ def train(output: Path, name: str, seconds: float, seed: int) -> None:
 
     It is a small policy network; its weights are written as an .npz file.
     """
-    with ending_at_once():
+    with loading_modules():
         from smalti import dojo as room
     check_writable([output])
     policy = room.train(room.level(name), seconds, seed, progress=say)
@@ -80,7 +80,7 @@ def score(agent: Path | None, name: str, seconds: float, seed: int, count: int,
     divided by the best of all. Contenders are the timing model, a search that learns from what it
     measures, the agent, the order that is best on another device, and chance.
     """
-    with ending_at_once():
+    with loading_modules():
         import numpy as np
 
         from smalti import dojo as room

@@ -12,7 +12,7 @@ import smalti
 from smalti.cli.arrays import parse_shapes
 from smalti.cli.compile import ENGINE, ONNX
 from smalti.cli.generate import show_progress
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.cli.picture_options import parse_size
 from smalti.cli.run import opened
 from smalti.errors import InputError
@@ -94,7 +94,7 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
     if shapes:
         raise InputError("--shape is for .onnx models; give a checkpoint --size")
     width, height = parse_size(size)
-    with ending_at_once():
+    with loading_modules():
         pipeline = smalti.Pipeline
     pipe = pipeline.load(model, precision=precision or "auto", threads=threads,
                          progress=show_progress, objective=objective or "latency", device=here)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from smalti.cli.arrays import parse_shapes
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.cli.output import check_apart, check_writable, replace_file, show_bytes
 
 if TYPE_CHECKING:
@@ -71,6 +71,6 @@ def mlir(model: Path, shapes: tuple[str, ...], output: Path) -> None:
 def load(model: Path, shapes: tuple[str, ...]) -> OnnxModel:
     """Read the ONNX file `model` with open shapes fixed by the texts of --shape."""
     wanted = parse_shapes(shapes)
-    with ending_at_once():
+    with loading_modules():
         from smalti.frontend.onnx import load as load_onnx
     return load_onnx(model, wanted)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 import smalti
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.cli.loading_options import compute_options, model_options
 from smalti.cli.output import check_writable, output_paths, write_png
 from smalti.cli.picture_options import PictureCommand, asked_for
@@ -60,7 +60,7 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
 def generate(prompt: str | None, source: str | None, output: str, **given: Any) -> None:
     """Make a picture of PROMPT, or one as another was made (--from)."""
     started = time.perf_counter()
-    with ending_at_once():
+    with loading_modules():
         pipeline = smalti.Pipeline
         from smalti.diffusion.options import OPTIONS
     files = {name: given.pop(name) for name in ("controls", "strengths", "times", "edges")}

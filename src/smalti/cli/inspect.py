@@ -13,7 +13,7 @@ from smalti.claim import temporary_folder
 from smalti.cli.arrays import parse_shapes
 from smalti.cli.compile import ENGINE, ONNX
 from smalti.cli.generate import show_progress
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.cli.output import check_writable, replace_file
 from smalti.cli.picture_options import parse_size
 from smalti.cli.picture_report import SUFFIXES, picture_report
@@ -73,7 +73,7 @@ def inspect(file: str | None, shapes: tuple[str, ...], json_path: Path | None,
                          f"engine files take")
     if json_path is not None:
         check_writable([json_path])
-    with ending_at_once():
+    with loading_modules():
         from smalti import fetch
     with temporary_folder("inspect") as folder:
         fetch.check_spelling(file)
@@ -94,7 +94,7 @@ def inspect(file: str | None, shapes: tuple[str, ...], json_path: Path | None,
 def foretold(file: str | None, given: dict[str, Any], folder: Path) -> Any:
     """The plan of a picture (a `Forecast`); outlines of what has to be fetched are put into
     `folder`."""
-    with ending_at_once():
+    with loading_modules():
         from PIL import Image
 
         from smalti import fetch
@@ -121,7 +121,7 @@ def foretold(file: str | None, given: dict[str, Any], folder: Path) -> Any:
 
 def told(file: Path | None, wanted: dict[str, Any]) -> str:
     """What is at a path, as text."""
-    with ending_at_once():
+    with loading_modules():
         from smalti import checkpoint
         from smalti.checkpoint.adapters.report import adapter_report, embedding_report
         from smalti.checkpoint.companion_report import companion_report

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from smalti.cli.generate import show_progress
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.errors import FetchError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def models() -> None:
 @models.command("list")
 def list_() -> None:
     """What was fetched: names, sizes, kinds, and where it is."""
-    with ending_at_once():
+    with loading_modules():
         from smalti.fetch import ModelStore, short
         from smalti.fetch.sizes import shown_bytes
     found = [*ModelStore().all()]
@@ -47,7 +47,7 @@ def list_() -> None:
 @click.option("--civitai", is_flag=True, help="Search civitai, too.")
 def search(words: tuple[str, ...], hub: bool, civitai: bool) -> None:
     """Short names of models with all WORDS in them; all of them without WORDS."""
-    with ending_at_once():
+    with loading_modules():
         from smalti.fetch import catalogue
         from smalti.fetch import civitai as civitai_
         from smalti.fetch import hub as hub_
@@ -78,7 +78,7 @@ def get(names: tuple[str, ...], memory: str | None, dry_run: bool) -> None:
     What is here of it is not fetched again; what was fetched by the name of a branch is looked for
     anew. Ctrl-C stops it, and the next attempt goes on from there.
     """
-    with ending_at_once():
+    with loading_modules():
         from smalti.fetch import ModelStore, plan, short
         from smalti.fetch.planning import check_rooms, together
     store, room = ModelStore(), _budget(memory)
@@ -128,7 +128,7 @@ def _addresses(name: str) -> list[str]:
 @click.argument("names", nargs=-1, required=True)
 def remove(names: tuple[str, ...]) -> None:
     """Delete models that were fetched, but for files that others share."""
-    with ending_at_once():
+    with loading_modules():
         from smalti.fetch import ModelStore, short
         from smalti.fetch.sizes import shown_bytes
     store = ModelStore()
@@ -144,7 +144,7 @@ def verify(names: tuple[str, ...]) -> None:
 
     Ends with exit code 2 where one is not what it was.
     """
-    with ending_at_once():
+    with loading_modules():
         from smalti.fetch import ModelStore, short
     store, wrong = ModelStore(), []
     for kept in [_fetched(name, store) for name in names] or [*store.all()]:

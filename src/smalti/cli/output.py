@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.errors import OutputError
 from smalti.replacement import followed, take_place
 
@@ -34,7 +34,7 @@ def output_paths(pattern: str, count: int) -> list[Path]:
     if Path(pattern).suffix.lower() != ".png":
         raise OutputError(f"pictures are written as PNG, but the output is {pattern!r}; "
                           f"give a name that ends in .png")
-    with ending_at_once():
+    with loading_modules():
         from smalti.diffusion.made_picture import numbered
     return numbered(pattern, count)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.errors import InputError
 
 SIZE = re.compile(r"(\d{1,9})(?:[xX](\d{1,9}))?")
@@ -27,7 +27,7 @@ class PictureCommand(click.Command):
     def params(self) -> list[click.Parameter]:
         """The options of its own, then those of the picture."""
         if not self._complete:
-            with ending_at_once():
+            with loading_modules():
                 from smalti.diffusion.options import by_group
             self._complete = True
             self._params += [

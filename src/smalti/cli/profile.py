@@ -15,7 +15,7 @@ from smalti.cli.bench import say
 from smalti.cli.compile import ONNX
 from smalti.cli.explain import chosen_parts
 from smalti.cli.generate import show_progress
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.cli.output import check_writable, replace_file
 from smalti.cli.picture_options import parse_size
 from smalti.cli.run import opened
@@ -56,7 +56,7 @@ def profile(model: str | None, part: str | None, size: str | None, shapes: tuple
     """
     wanted = parse_shapes(shapes)
     check_shapes(model, shapes)
-    with ending_at_once():
+    with loading_modules():
         from smalti import settings
         from smalti.benchmark import profile as profiling
         from smalti.benchmark import roofline as peaks

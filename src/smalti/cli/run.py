@@ -19,7 +19,7 @@ from smalti.cli.arrays import (
 )
 from smalti.cli.compile import ENGINE
 from smalti.cli.generate import show_progress
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path
         raise InputError("--random makes all inputs; give it, or files")
     given = read_inputs(inputs)
     started = time.perf_counter()
-    with ending_at_once():
+    with loading_modules():
         importlib.import_module("smalti.runtime")
     imported = time.perf_counter()
     show_progress(f"loading {model}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.cli.serve import check_loading
 
 NAME = "sdkit"
@@ -96,7 +96,7 @@ def sdkit(port: int, parent_pid: int | None, log_level: str, output: Path,
     It takes the same flags. Pictures are deleted here once they are sent: Easy Diffusion keeps
     them.
     """
-    with ending_at_once():
+    with loading_modules():
         from smalti.server.parent import ended
         from smalti.server.serve import listening
         from smalti.server.serve import serve as run

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from smalti import settings
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.errors import InputError
 
 PORT = 7860
@@ -54,7 +54,7 @@ def serve(models: tuple[Path, ...], output: Path, port: int, host: str, token: s
     It ends with Ctrl-C. Jobs wait in one queue, which is kept: a server that is started again goes
     on.
     """
-    with ending_at_once():
+    with loading_modules():
         from smalti.server.serve import listening
         from smalti.server.serve import serve as run
         from smalti.server.site import Site

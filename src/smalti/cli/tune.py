@@ -18,7 +18,7 @@ from smalti.cli.arrays import parse_shapes
 from smalti.cli.bench import say
 from smalti.cli.explain import chosen_parts
 from smalti.cli.generate import show_progress
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.cli.output import check_writable, replace_file
 from smalti.cli.picture_options import parse_size
 from smalti.cli.profile import check_shapes, is_onnx, of_onnx, of_suite
@@ -110,7 +110,7 @@ def check_nothing_measured() -> None:
 def programs_here(model: str, part: str | None, size: str | None, shapes: Shapes, device: str,
                   precision: str, threads: int) -> tuple[int, Iterator[Tunable]]:
     """`programs_of` on a device of this computer, where it has kernels."""
-    with ending_at_once():
+    with loading_modules():
         from smalti.runtime.choice import chosen
         from smalti.runtime.drivers import driver_of
     device = chosen(device)
@@ -130,7 +130,7 @@ def from_anywhere(model: str) -> str:
 def farm(address: str, programs: Callable[..., tuple[int, Iterator[Tunable]]],
          threads: int | None, seconds: float, top: int) -> None:
     """Measure on all computers of a cluster, and print what each kind of them says."""
-    with ending_at_once():
+    with loading_modules():
         from smalti.cluster.farm import Farm
         from smalti.cluster.on_ray import joined
     with closing(joined(address)) as cluster:

@@ -9,7 +9,7 @@ import click
 
 import smalti
 from smalti.cli.generate import show_progress
-from smalti.cli.interrupt import ending_at_once
+from smalti.cli.interrupt import loading_modules
 from smalti.cli.output import check_apart, check_writable, output_paths, write_png
 
 
@@ -32,7 +32,7 @@ def upscale(picture: Path, model: str, output: str, factor: float | None, tile: 
     (path,) = output_paths(output, 1)
     check_writable([path])
     check_apart(path, picture, Path(model))
-    with ending_at_once():
+    with loading_modules():
         loading = smalti.Upscaler.load
         from smalti.diffusion.images import opened
         from smalti.diffusion.metadata import carried

@@ -8,10 +8,11 @@ the time it lives goes to the stack frame, and a few registers are set aside to 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from smalti.codegen.cpu.operands import Address, CodeLine, Label, Operand, Register
+from smalti.codegen.cpu.operands import Address, CodeLine, Label, Register
 from smalti.dataclass import dataclass
 from smalti.errors import VerificationError
 
@@ -170,35 +171,54 @@ def scan(spans: Mapping[Register, tuple[int, int]], weights: Mapping[Register, f
 def rewrite(lines: Sequence[CodeLine], places: Mapping[Register, int],
             frame: Mapping[Register, int], file: RegisterFile) -> list[CodeLine]:
     """The lines on physical registers, with loads and stores around uses of spilled ones."""
-    counts = {"g": len(file.general), "v": len(file.vectors)}
-    placed = {register: Register(register.kind, number) for register, number in places.items()}
+    placed: dict[Register | None, Register | None] = {
+        register: Register(register.kind, number) for register, number in places.items()}
     placed[None] = None
     out: list[CodeLine] = []
     for line in lines:
         if line.row is None:
             out.append(line)
             continue
-        reads, writes = uses(line) if frame else ((), ())
-        spilled = [r for r in dict.fromkeys((*reads, *writes)) if r in frame]
-        if spilled:
-            carrier = dict(counts)
-            for register in spilled:
-                carrier[register.kind] -= 1
-                placed[register] = Register(register.kind, carrier[register.kind])
-            if any(counts[kind] - carrier[kind] > CARRIERS[kind] for kind in counts):
-                raise VerificationError(f"{line.name} uses too many spilled registers")
-        operands: list[Operand] = []
-        for o in line.operands:
-            operands.append(
-                placed[o] if type(o) is Register else
-                Address(placed[o.base], o.offset, placed[o.index], o.scale, o.spread, o.pool)
-                if type(o) is Address else o)
-        for register in spilled:
-            if register in reads:
-                out.append(file.reload(placed[register], frame[register]))
-        out.append(CodeLine(line.name, line.row, tuple(operands), placed[line.mask], line.zeroing,
-                            line.target))
-        for register in dict.fromkeys(writes) if spilled else ():
-            if register in frame:
-                out.append(file.spill(placed[register], frame[register]))
+        try:
+            out.append(on_physical(line, placed))
+        except KeyError:  # it uses a register that is in the frame
+            before, carriers, after = carried(line, frame, file)
+            out += before
+            placed |= carriers
+            out.append(on_physical(line, placed))
+            out += after
+            for register in carriers:
+                del placed[register]
     return out
+
+
+def on_physical(line: CodeLine, placed: Mapping[Register | None, Register | None]) -> CodeLine:
+    """A line with the places of its registers instead of them. Raises KeyError for one that has
+    none."""
+    operands: list[Any] = [
+        placed[o] if type(o) is Register else
+        Address(placed[o.base], o.offset, placed[o.index], o.scale, o.spread, o.pool)
+        if type(o) is Address else o for o in line.operands]
+    return CodeLine(line.name, line.row, tuple(operands), placed[line.mask], line.zeroing,
+                    line.target)
+
+
+def carried(line: CodeLine, frame: Mapping[Register, int], file: RegisterFile
+            ) -> tuple[list[CodeLine], dict[Register | None, Register | None], list[CodeLine]]:
+    """What spilled registers that a line uses need: loads before it, the registers that they lie in
+    meanwhile, which are the last of their kind, and stores behind it."""
+    counts = {"g": len(file.general), "v": len(file.vectors)}
+    last = dict(counts)
+    reads, writes = uses(line)
+    carriers: dict[Register, Register] = {}
+    for register in dict.fromkeys((*reads, *writes)):
+        if register in frame:
+            last[register.kind] -= 1
+            carriers[register] = Register(register.kind, last[register.kind])
+    if any(counts[kind] - last[kind] > CARRIERS[kind] for kind in counts):
+        raise VerificationError(f"{line.name} uses too many spilled registers")
+    return ([file.reload(place, frame[register]) for register, place in carriers.items()
+             if register in reads],
+            {**carriers},
+            [file.spill(carriers[register], frame[register]) for register in dict.fromkeys(writes)
+             if register in frame])
