@@ -7,16 +7,21 @@ only `__init__`, whose parameters are those of the class, is compiled, when it i
 0.06 ms for such a class. Fields, `replace`, `asdict`, inheritance and pickles are the standard
 library's.
 
-What differs: classes made here say that they are not frozen (`__dataclass_params__`), so that they
-and frozen ones of the standard library cannot inherit from each other; and there is no `order`.
+What differs: `__dataclass_params__` says of no class made here that it is frozen, so that frozen
+classes of the standard library and of this module cannot inherit from each other; a class without a
+docstring has one without its fields; and there is no `order`.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
+
+FROZEN = "__smalti_frozen__"
+"""The attribute of a class that says whether its instances can be changed."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,13 +47,18 @@ else:
 
 
 def _made(cls: type, frozen: bool, slots: bool, eq: bool, repr: bool, kw_only: bool) -> type:
-    hash_of_its_own = vars(cls).get("__hash__", False)
-    own = {name for name in vars(cls) if name != "__hash__"} | (
-        set() if hash_of_its_own is False or hash_of_its_own is None and "__eq__" in vars(cls)
-        else {"__hash__"})
+    for base in cls.__mro__[1:]:
+        if vars(base).get(FROZEN, frozen) != frozen:
+            kind, other = ("frozen", "non-frozen") if frozen else ("non-frozen", "frozen")
+            raise TypeError(f"cannot inherit {kind} dataclass from a {other} one")
+    own = set(vars(cls))
+    if vars(cls).get("__hash__", 0) is None and "__eq__" in own:  # Python sets it with __eq__
+        own.remove("__hash__")
     cls = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only,
                                 slots=slots)(cls)
+    setattr(cls, FROZEN, frozen)
     fields = dataclasses.fields(cls)
+    _check_order(cls)
     methods: dict[str, Any] = {"__init__": _Initialiser(cls, frozen, slots)}
     if repr:
         methods["__repr__"] = _representing([each.name for each in fields if each.repr])
@@ -61,12 +71,34 @@ def _made(cls: type, frozen: bool, slots: bool, eq: bool, repr: bool, kw_only: b
         if refused := own & {"__setattr__", "__delattr__"}:
             raise TypeError(f"{cls.__qualname__} is frozen and has {min(refused)}")
         methods |= _freezing(cls, frozenset(each.name for each in fields))
-        if slots and "__getstate__" not in own:
+        if slots:
             methods |= {"__getstate__": _state, "__setstate__": _set_state}
     for name, method in methods.items():
         if name not in own:
+            if hasattr(method, "__qualname__"):
+                method.__qualname__ = f"{cls.__qualname__}.{name}"
             setattr(cls, name, method)
+    abc.update_abstractmethods(cls)
     return cls
+
+
+def _check_order(cls: Any) -> None:
+    """Raise TypeError where a field that has to be given stands behind one that has a default."""
+    before = None
+    for each in _taken(cls):
+        if each.init and not each.kw_only:
+            if each.default is not dataclasses.MISSING or \
+                    each.default_factory is not dataclasses.MISSING:
+                before = each.name
+            elif before is not None:
+                raise TypeError(f"non-default argument {each.name!r} follows default argument")
+
+
+def _taken(cls: Any) -> list[dataclasses.Field[Any]]:
+    """The fields of a class and what is passed on to `__post_init__`, in their order."""
+    stored = {each.name for each in dataclasses.fields(cls)}
+    return [each for each in cls.__dataclass_fields__.values() if each.name in stored
+            or each._field_type is dataclasses._FIELD_INITVAR]  # type: ignore[attr-defined]
 
 
 class _Factory:
@@ -80,11 +112,11 @@ class _Initialiser:
     """`__init__` of a dataclass, which is made when it is first asked for."""
 
     def __init__(self, owner: type, frozen: bool, slots: bool):
-        self.made_for = owner, frozen, slots
+        self._owner, self._frozen, self._slots = owner, frozen, slots
 
     def __get__(self, instance: object, kind: type | None = None) -> Any:
-        function = _initialiser(*self.made_for)
-        self.made_for[0].__init__ = function  # type: ignore[misc]
+        function = _initialiser(self._owner, self._frozen, self._slots)
+        self._owner.__init__ = function  # type: ignore[misc]
         return function if instance is None else function.__get__(instance)
 
 
@@ -92,9 +124,8 @@ def _initialiser(cls: Any, frozen: bool, slots: bool) -> Any:
     """The function that takes the fields of a class, in their order, and sets them. What it needs
     besides has names that no field has, as a class would make others of them."""
     known: dict[str, Any] = {"__put": object.__setattr__, "__absent": _Factory()}
-    stored = {each.name for each in dataclasses.fields(cls)}
-    taken = [each for each in cls.__dataclass_fields__.values() if each.name in stored or
-             isinstance(each.type, dataclasses.InitVar) or str(each.type).startswith("InitVar")]
+    stored, taken = {each.name for each in dataclasses.fields(cls)}, _taken(cls)
+    self = "__self" if "self" in stored else "self"
     usual: list[str] = []
     named: list[str] = []
     lines, passed = [], []
@@ -116,12 +147,13 @@ def _initialiser(cls: Any, frozen: bool, slots: bool) -> Any:
         else:  # what the class itself has, or what `__post_init__` sets
             continue
         if name in stored:
-            lines.append(f"__put(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+            lines.append(f"__put({self}, {name!r}, {value})" if frozen else
+                         f"{self}.{name} = {value}")
         else:
             passed.append(name)
     if hasattr(cls, "__post_init__"):
-        lines.append(f"self.__post_init__({', '.join(passed)})")
-    parameters = ", ".join(["self", *usual, *(["*", *named] if named else [])])
+        lines.append(f"{self}.__post_init__({', '.join(passed)})")
+    parameters = ", ".join([self, *usual, *(["*", *named] if named else [])])
     exec(f"def __init__({parameters}):\n  " + "\n  ".join(lines or ["pass"]), known)
     function = known["__init__"]
     function.__qualname__, function.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
@@ -133,9 +165,10 @@ def _initialiser(cls: Any, frozen: bool, slots: bool) -> Any:
 def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     """What reads attributes of these names, as a tuple: it takes what is the same object for equal,
     such as NaN or an array."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda instance: tuple([getattr(instance, name) for name in names])
+    if not names:
+        return lambda instance: ()
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda instance: (get(instance),)
 
 
 def _representing(names: list[str]) -> Callable[[Any], str]:

@@ -80,6 +80,7 @@ def test_pairs_are_ranked_as_where_all_are_taken_apart():
         pair = drawn.randrange(tokenizer.START), drawn.randrange(tokenizer.START)
         assert table.ranks.get(pair) == ranks.get(pair)
     assert table.ranks.get((0, 0), "none") == ranks.get((0, 0), "none")
+    assert table.ranks.get((tokenizer.START, tokenizer.END)) is None
     with pytest.raises(KeyError):
         table.ranks[tokenizer.START - 1, tokenizer.START - 1]
 

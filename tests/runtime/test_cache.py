@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,7 @@ def test_hashes_of_code_are_kept_until_a_file_changes(tmp_path: Path,
     file.write_text(file.read_text().replace(expected[1][1].hex(), "00" * 32))
     assert code(str(package)) == [(name, bytes(32)) for name, _ in expected]  # no file was read
     stat = package.joinpath("one.py").stat()
+    time.sleep(0.05)  # times of files are as coarse as 10 ms
     package.joinpath("one.py").write_bytes(b"2\n")
     if sys.platform != "win32":  # where no time tells when a file was changed but this one
         os.utime(package / "one.py", ns=(stat.st_atime_ns, stat.st_mtime_ns))
@@ -102,6 +104,28 @@ def test_hashes_of_code_are_kept_until_a_file_changes(tmp_path: Path,
     assert code(str(package)) == changed
     monkeypatch.setenv("SMALTI_CACHE", str(package / "four.txt"))  # which is no folder
     assert code(str(package)) == changed
+
+
+if sys.platform != "win32":  # where only administrators make links
+    def test_links_among_the_code_hide_nothing_of_it(tmp_path: Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SMALTI_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(module, "SETTLED_NS", -10**12)
+        package, code = tmp_path / "package", module._code_files.__wrapped__
+        package.joinpath("inner").mkdir(parents=True)
+        for name in ("a.py", "inner/b.py", "z.py"):
+            package.joinpath(name).write_text("1\n")
+        before = code(str(package))
+        os.symlink("nothing", package / ".#m.py")  # how Emacs locks a file that is being changed
+        assert [name for name, _ in code(str(package))] == [".#m.py", "a.py", "inner/b.py", "z.py"]
+        for name in ("a.py", "inner/b.py", "z.py"):
+            package.joinpath(name).write_text("2\n")
+            assert dict(code(str(package)))[name] == hashlib.sha256(b"2\n").digest()
+            package.joinpath(name).write_text("1\n")
+        os.unlink(package / ".#m.py")
+        os.symlink(package, package / "inner" / "loop")
+        assert code(str(package)) == before
+        assert len(code(os.fsdecode(os.fsencode(package) + b"\xff"))) == 0  # no text has this name
 
 
 def test_code_that_is_not_there_is_never_the_same() -> None:

@@ -1,4 +1,5 @@
-"""Ctrl-C: outside of a command it ends the process at once, inside it is a KeyboardInterrupt.
+"""Ctrl-C: outside of a command it ends the process at once, inside it is a KeyboardInterrupt; and
+how modules are loaded.
 
 Loading modules runs foreign code that loses exceptions (the import system's own callbacks) or makes
 others of them (numpy's C code: ImportError), and what click does before and after a command would
@@ -19,6 +20,8 @@ from typing import Any
 
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 """What the `signal` module takes and gives for a signal."""
+_ours = False
+"""Whether the process is one of the command line, and not one that uses its functions."""
 STOPPED = 130
 """The exit code of what Ctrl-C stopped: 128 and the number of the signal, as shells have it."""
 
@@ -29,15 +32,20 @@ def end_at_once() -> None:
     Nothing is changed in another thread than the main one, which never receives Ctrl-C, nor where
     the process ignores it, as a shell makes those that it starts in the background.
     """
+    global _ours
+    _ours = True
     if _listens():
         signal.signal(signal.SIGINT, _end)
 
 
 @contextmanager
 def loading_modules() -> Iterator[None]:
-    """Inside, modules are loaded: Ctrl-C is as `end_at_once` makes it, and the collector of garbage
-    rests. It would look at all that was loaded 20 times, which took 0.1 s of a process that makes a
-    picture; as modules stay, it is not to look at them later either."""
+    """Inside, modules are loaded: Ctrl-C is as `end_at_once` has it, and no garbage is collected.
+
+    The collector would look at all that was loaded 20 times, which took 0.1 s of a process that
+    makes a picture. In a process that began with `end_at_once` it is not to look at it later
+    either: all that lives now is kept to the end, of which modules are nearly all.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -45,7 +53,8 @@ def loading_modules() -> Iterator[None]:
             yield
     finally:
         if collects:
-            gc.freeze()
+            if _ours:
+                gc.freeze()
             gc.enable()
 
 

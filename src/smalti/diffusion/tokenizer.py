@@ -99,7 +99,7 @@ def _words(text: str):
         yield match.start(), (SPECIAL[word],) if word in SPECIAL else _word_ids(word)
 
 
-class Ranks(Mapping[tuple[int, int], int]):
+class MergeRanks(Mapping[tuple[int, int], int]):
     """The rank of each pair of numbers that is merged.
 
     Pairs are looked up by their texts, so that the 48,894 lines of the table are only split from
@@ -114,6 +114,8 @@ class Ranks(Mapping[tuple[int, int], int]):
         """The symbols that a number stands for."""
         if number < FIRST_MERGE:
             return self._singles[number]
+        if number >= FIRST_MERGE + len(self._lines):  # a mark, which is merged with nothing
+            return ""
         return self._lines[number - FIRST_MERGE].replace(" ", "")
 
     def get(self, pair: tuple[int, int], default: Any = None) -> Any:
@@ -143,7 +145,7 @@ class Merges:
     number of each byte."""
 
     lines: tuple[str, ...]
-    ranks: Ranks
+    ranks: MergeRanks
     symbols: tuple[str, ...]
     numbers: dict[str, int]
 
@@ -158,7 +160,7 @@ def merges() -> Merges:
     order = sorted(symbols)
     singles = [*order, *(symbol + "</w>" for symbol in order)]
     numbers = {symbol: number for number, symbol in enumerate(singles)}
-    return Merges(lines, Ranks(lines, singles), symbols, numbers)
+    return Merges(lines, MergeRanks(lines, singles), symbols, numbers)
 
 
 @lru_cache(maxsize=8192)

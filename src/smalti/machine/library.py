@@ -177,11 +177,14 @@ def devices() -> list[DeviceModel]:
 
 
 def known_device(name: str) -> DeviceModel | None:
-    """The device of a name, as `device` takes it, or None where none has it.
+    """The device of a name, as `device` takes it, or None where none has it. Raises
+    UnknownDeviceError for what is no text.
 
     >>> known_device("NVIDIA GeForce RTX 4060").id, known_device("an abacus")
     ('rtx_4060', None)
     """
+    if not isinstance(name, str):
+        raise UnknownDeviceError(f"a device is named {name!r}; expected a text, such as rtx_4060")
     plain, (_, names) = _plain(name), _table()
     return _of_table(names[plain]) if plain in names else _cores().get(plain)
 
@@ -195,8 +198,6 @@ def device(name: str) -> DeviceModel:
     >>> device("rtx_4060").units, device("NVIDIA GeForce RTX 4060").id
     (24, 'rtx_4060')
     """
-    if not isinstance(name, str):
-        raise UnknownDeviceError(f"a device is named {name!r}; expected a text, such as rtx_4060")
     found = known_device(name)
     if found is None:
         known = {**{plain: model.id for plain, model in _cores().items()}, **_table()[1]}

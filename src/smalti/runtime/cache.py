@@ -169,9 +169,10 @@ def _code_files(package: str = PACKAGE) -> list[tuple[str, bytes]]:
     """The files of Smalti's code, each with its hash, in order of their names.
 
     Reading 800 files takes 40 to 80 ms, asking when they were changed 7 ms; so the hashes are kept
-    beside what is compiled, and hold as long as size and times of each file are as they were, which
-    is what Python trusts for its own compiled modules.
+    beside what is compiled, in the folder `code`, and hold as long as size, times and inode of each
+    file are as they were. Python trusts size and time of its own compiled modules.
     """
+    now = time.time_ns()
     stamps = sorted(_stamps(package))
     state = _hashed(repr((package, stamps)))
     kept = settings.cache_folder() / CODE_FOLDER / f"{_hashed(package)[:16]}.json"
@@ -183,10 +184,13 @@ def _code_files(package: str = PACKAGE) -> list[tuple[str, bytes]]:
         pass
     found = []
     for name, *_ in stamps:
-        with open(os.path.join(package, name), "rb") as file:
-            found.append((name, hashlib.sha256(file.read()).digest()))
+        try:
+            content = Path(package, name).read_bytes()
+        except OSError:  # such as the link to nothing by which Emacs locks a file
+            content = b""
+        found.append((name, hashlib.sha256(content).digest()))
     newest = max((changed for _, _, *times, _ in stamps for changed in times), default=0)
-    if found and newest < time.time_ns() - SETTLED_NS:
+    if found and newest < now - SETTLED_NS:
         with suppress(OSError):  # nothing but time is lost where it cannot be kept
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_whole(kept, json.dumps({"state": state, "files": [
@@ -195,20 +199,32 @@ def _code_files(package: str = PACKAGE) -> list[tuple[str, bytes]]:
 
 
 def _stamps(folder: str, inside: str = "") -> Iterator[tuple[str, int, int, int, int]]:
-    """Of each file of code: name, size, when it was changed and made or moved, number on disk."""
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                if entry.name != "__pycache__":
-                    yield from _stamps(entry.path, f"{inside}{entry.name}/")
-            elif entry.name.endswith(".py"):
-                found = entry.stat()
+    """Of each file of code: its name, size, times (mtime, ctime) and inode.
+
+    A file that is gone meanwhile, or is a link to nothing, has zeros. `os.stat` is asked, as what
+    Windows lists of a folder may be older than the files.
+    """
+    try:
+        with os.scandir(folder) as listed:
+            entries = list(listed)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name != "__pycache__":
+                yield from _stamps(entry.path, f"{inside}{entry.name}/")
+        elif entry.name.endswith(".py"):
+            try:
+                found = os.stat(entry.path)
+            except OSError:
+                yield inside + entry.name, 0, 0, 0, 0
+            else:
                 yield (inside + entry.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns,
                        found.st_ino)
 
 
 def _hashed(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _digest(key: str) -> bytes:
