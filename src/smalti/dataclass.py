@@ -84,13 +84,13 @@ def _made(cls: type, frozen: bool, slots: bool, eq: bool, repr: bool, kw_only: b
 
 def _check_order(cls: Any) -> None:
     """Raise TypeError where a field that has to be given stands behind one that has a default."""
-    before = None
+    may_be_left_out = False
     for each in _taken(cls):
         if each.init and not each.kw_only:
             if each.default is not dataclasses.MISSING or \
                     each.default_factory is not dataclasses.MISSING:
-                before = each.name
-            elif before is not None:
+                may_be_left_out = True
+            elif may_be_left_out:
                 raise TypeError(f"non-default argument {each.name!r} follows default argument")
 
 
@@ -121,11 +121,12 @@ class _Initialiser:
 
 
 def _initialiser(cls: Any, frozen: bool, slots: bool) -> Any:
-    """The function that takes the fields of a class, in their order, and sets them. What it needs
-    besides has names that no field has, as a class would make others of them."""
+    """`__init__` of a class: it takes the fields in their order, sets them and calls
+    `__post_init__`. Names of its helpers begin with two underscores, as those of no field do:
+    Python mangles such names in a class."""
     known: dict[str, Any] = {"__put": object.__setattr__, "__absent": _Factory()}
     stored, taken = {each.name for each in dataclasses.fields(cls)}, _taken(cls)
-    self = "__self" if "self" in stored else "self"
+    instance = "__self" if "self" in stored else "self"
     usual: list[str] = []
     named: list[str] = []
     lines, passed = [], []
@@ -147,13 +148,13 @@ def _initialiser(cls: Any, frozen: bool, slots: bool) -> Any:
         else:  # what the class itself has, or what `__post_init__` sets
             continue
         if name in stored:
-            lines.append(f"__put({self}, {name!r}, {value})" if frozen else
-                         f"{self}.{name} = {value}")
+            lines.append(f"__put({instance}, {name!r}, {value})" if frozen else
+                         f"{instance}.{name} = {value}")
         else:
             passed.append(name)
     if hasattr(cls, "__post_init__"):
-        lines.append(f"{self}.__post_init__({', '.join(passed)})")
-    parameters = ", ".join([self, *usual, *(["*", *named] if named else [])])
+        lines.append(f"{instance}.__post_init__({', '.join(passed)})")
+    parameters = ", ".join([instance, *usual, *(["*", *named] if named else [])])
     exec(f"def __init__({parameters}):\n  " + "\n  ".join(lines or ["pass"]), known)
     function = known["__init__"]
     function.__qualname__, function.__module__ = f"{cls.__qualname__}.__init__", cls.__module__

@@ -5,14 +5,20 @@ from __future__ import annotations
 import heapq
 import unicodedata
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 WHITE = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000") | frozenset(
     map(chr, range(0x2000, 0x200B)))
 """Unicode's White_Space; Python's own \\s also holds the separators U+001C to U+001F."""
 KINDS = {"L": "z", "N": "0"}
 
-Ranks = Mapping[tuple[int, int], int]
-"""Numbers of two neighbours that are merged -> how late: 0 are merged first."""
+
+class Ranks(Protocol):
+    """How late two neighbours are merged, by their numbers, such as a dict: those of rank 0 are
+    merged first."""
+
+    def get(self, pair: tuple[int, int], /) -> int | None:
+        """The rank of a pair, or None where it is not merged."""
 
 
 def byte_symbols() -> tuple[str, ...]:

@@ -245,7 +245,7 @@ def of_tree(tree: Any) -> SentenceBpe:
 
 
 def in_order(vocabulary: Mapping[str, int],
-             merges: Iterable[str | list[str]]) -> tuple[Ranks, list[int]]:
+             merges: Iterable[str | list[str]]) -> tuple[dict[tuple[int, int], int], list[int]]:
     """Which pairs are merged how late, and what each becomes; both parts of one may be a text."""
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
     ranks = {(vocabulary[left], vocabulary[right]): rank

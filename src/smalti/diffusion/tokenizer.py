@@ -12,10 +12,9 @@ from __future__ import annotations
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 from smalti.dataclass import dataclass
 from smalti.diffusion.byte_pairs import byte_symbols, merged, outline
@@ -99,7 +98,7 @@ def _words(text: str):
         yield match.start(), (SPECIAL[word],) if word in SPECIAL else _word_ids(word)
 
 
-class MergeRanks(Mapping[tuple[int, int], int]):
+class MergeRanks:
     """The rank of each pair of numbers that is merged.
 
     Pairs are looked up by their texts, so that the 48,894 lines of the table are only split from
@@ -118,25 +117,9 @@ class MergeRanks(Mapping[tuple[int, int], int]):
             return ""
         return self._lines[number - FIRST_MERGE].replace(" ", "")
 
-    def get(self, pair: tuple[int, int], default: Any = None) -> Any:
-        """The rank of a pair, or `default` where it is not merged."""
-        return self._ranks.get(f"{self._text(pair[0])} {self._text(pair[1])}", default)
-
-    def __getitem__(self, pair: tuple[int, int]) -> int:
-        found = self.get(pair)
-        if found is None:
-            raise KeyError(pair)
-        return found
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        numbers = {text: number for number, text in enumerate(self._singles)} | {
-            line.replace(" ", ""): FIRST_MERGE + rank for rank, line in enumerate(self._lines)}
-        for line in self._lines:
-            left, right = line.split(" ")
-            yield numbers[left], numbers[right]
-
-    def __len__(self) -> int:
-        return len(self._lines)
+    def get(self, pair: tuple[int, int], /) -> int | None:
+        """The rank of a pair, or None where it is not merged."""
+        return self._ranks.get(f"{self._text(pair[0])} {self._text(pair[1])}")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from smalti.checkpoint.gguf_file import tokenizer_entries
 from smalti.checkpoint.json_file import read_json
 from smalti.diffusion import sentence_bpe, tekken
 from smalti.diffusion.byte_bpe import ByteBpe, BytePairs
-from smalti.diffusion.byte_pairs import Ranks, byte_symbols
+from smalti.diffusion.byte_pairs import byte_symbols
 from smalti.diffusion.sentence_bpe import ScoredPiece, SentenceBpe, in_order
 from smalti.errors import CheckpointError
 
@@ -236,7 +236,7 @@ def _built(place: Path, vocabulary: Mapping[str, int], merges: Iterable[str | li
 
 
 def _merging(vocabulary: Mapping[str, int], merges: Iterable[str | list[str]]
-             ) -> tuple[list[int], Ranks, list[int]]:
+             ) -> tuple[list[int], dict[tuple[int, int], int], list[int]]:
     """The numbers of the 256 bytes, which pairs are merged how late, and what each becomes."""
     ranks, made = in_order(vocabulary, merges)
     return [vocabulary[symbol] for symbol in byte_symbols()], ranks, made

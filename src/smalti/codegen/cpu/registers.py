@@ -184,7 +184,7 @@ def rewrite(lines: Sequence[CodeLine], places: Mapping[Register, int],
         except KeyError:  # it uses a register that is in the frame
             before, carriers, after = carried(line, frame, file)
             out += before
-            placed |= carriers
+            placed.update(carriers)
             out.append(on_physical(line, placed))
             out += after
             for register in carriers:
@@ -204,7 +204,7 @@ def on_physical(line: CodeLine, placed: Mapping[Register | None, Register | None
 
 
 def carried(line: CodeLine, frame: Mapping[Register, int], file: RegisterFile
-            ) -> tuple[list[CodeLine], dict[Register | None, Register | None], list[CodeLine]]:
+            ) -> tuple[list[CodeLine], dict[Register, Register], list[CodeLine]]:
     """What spilled registers that a line uses need: loads before it, the registers that they lie in
     meanwhile, which are the last of their kind, and stores behind it."""
     counts = {"g": len(file.general), "v": len(file.vectors)}
@@ -217,8 +217,8 @@ def carried(line: CodeLine, frame: Mapping[Register, int], file: RegisterFile
             carriers[register] = Register(register.kind, last[register.kind])
     if any(counts[kind] - last[kind] > CARRIERS[kind] for kind in counts):
         raise VerificationError(f"{line.name} uses too many spilled registers")
-    return ([file.reload(place, frame[register]) for register, place in carriers.items()
-             if register in reads],
-            {**carriers},
-            [file.spill(carriers[register], frame[register]) for register in dict.fromkeys(writes)
-             if register in frame])
+    before = [file.reload(place, frame[register]) for register, place in carriers.items()
+              if register in reads]
+    after = [file.spill(carriers[register], frame[register]) for register in dict.fromkeys(writes)
+             if register in frame]
+    return before, carriers, after
