@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 UNET, VAE = "model.diffusion_model.", "first_stage_model."
@@ -113,8 +113,11 @@ def read_file(path: Path) -> tuple[dict[str, torch.Tensor], dict]:
     did not write."""
     if not Path(path).is_file():
         raise SystemExit(f"{path}: no such file")
-    with safe_open(path, "pt") as file:
-        described = file.metadata() or {}
+    try:
+        with safe_open(path, "pt") as file:
+            described = file.metadata() or {}
+    except SafetensorError as error:
+        raise SystemExit(f"{path}: no safetensors file ({error})") from None
     if "arch_config" not in described:
         raise SystemExit(f"{path}: no arch_config in its metadata: expected a file of training")
     return load_file(path), json.loads(described["arch_config"])

@@ -68,9 +68,12 @@ def test_files_of_other_models_or_of_none_are_refused(
     save_file({"weight": torch.zeros(2).half(), "positions": torch.arange(3)}, other,
               metadata={"arch_config": json.dumps(dict(train={}, prediction_type="epsilon"))})
     save_file({"weight": torch.zeros(2)}, plain)
+    picture = tmp_path / "picture.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(50))
     out = tmp_path / "m.safetensors"
     for second, told in ((other, "different models in arch_config"), (plain, "no arch_config"),
-                         (tmp_path / "absent.safetensors", "no such file")):
+                         (tmp_path / "absent.safetensors", "no such file"),
+                         (picture, "no safetensors file")):
         monkeypatch.setattr("sys.argv", ["average.py", str(first), str(second), "--out", str(out)])
         with pytest.raises(SystemExit, match=told):
             main()
