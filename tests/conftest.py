@@ -140,6 +140,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SMALTI_CACHE", str(folder))
         patch.setenv("SMALTI_MODELS", str(folder / "models"))
+        patch.setenv("SMALTI_HELPERS", "0")  # several processes run tests already
         yield folder
 
 

@@ -3,6 +3,7 @@
 | variable         | meaning                                                                      |
 | ---------------- | ---------------------------------------------------------------------------- |
 | `SMALTI_THREADS` | worker threads of the CPU target; default: cores that it may keep busy       |
+| `SMALTI_HELPERS` | processes that compile beside this one; default: one for each other core      |
 | `SMALTI_DEVICE`  | device when `device="auto"`; default: the fastest                            |
 | `SMALTI_CACHE`   | folder of the compile cache; default: the platform's own cache folder        |
 | `SMALTI_SHOW`    | comma-separated stages to print: passes, graph, fused, kernel, schedule, asm |
@@ -56,6 +57,18 @@ def threads() -> int:
         raise InputError(f"SMALTI_THREADS is {text!r}; expected a whole number from 1 to "
                          f"{THREADS_MAX}")
     return checked_threads(int(text), "SMALTI_THREADS")
+
+
+def helpers() -> int | None:
+    """How many processes may compile beside this one: `SMALTI_HELPERS`; None where it is not set.
+    """
+    text = _variable("SMALTI_HELPERS")
+    if text is None:
+        return None
+    if not re.fullmatch("[0-9]{1,3}", text) or int(text) > THREADS_MAX:
+        raise InputError(f"SMALTI_HELPERS is {text!r}; expected a whole number from 0 to "
+                         f"{THREADS_MAX}")
+    return int(text)
 
 
 def checked_threads(count: object, name: str = "threads") -> int:

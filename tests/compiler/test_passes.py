@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from itertools import count
 
 import pytest
+from tiny_programs import MODELS
 
 from smalti.compiler import options as all_options
 from smalti.compiler.encode import to_bytes
 from smalti.compiler.key import module_key
 from smalti.compiler.options import Options
 from smalti.compiler.passes import PASSES, compiled
-from smalti.compiler.select import lowered_once
+from smalti.compiler.select import EARLIER, Submit
 from smalti.compiler.targets import TARGETS, target
-from smalti.errors import InputError
+from smalti.errors import DeviceError, InputError, UnsupportedError
 from smalti.graph import Graph
 from smalti.schedule.group import GroupLimits
 
-GIVEN = {"graph", "target", "limits", "options", "known", "progress"}
+GIVEN = {"graph", "target", "limits", "options", "known", "progress", "submit"}
 """What there is before the first pass."""
 
 
@@ -56,22 +61,83 @@ def test_every_target_goes_through_the_same_passes(name: str, monkeypatch: pytes
 def test_compiling_twice_gives_the_same_bytes(name: str) -> None:
     chosen, found = target(name), []
     for _ in range(2):
-        lowered_once.cache_clear()
+        EARLIER.clear()
         found.append(to_bytes(compiled(small(), chosen, chosen.usual, Options())))
     assert found[0] == found[1]
 
 
 def test_kernels_that_two_programs_have_in_common_are_lowered_once() -> None:
     chosen = target("avx2")
-    lowered_once.cache_clear()
+    EARLIER.clear()
     first = compiled(small(), chosen, chosen.usual, Options())
-    known = lowered_once.cache_info()
+    known = set(EARLIER)
     other = small()
     other.output("z", other.apply("exp", other.inputs["x"]))
     second = compiled(other, chosen, chosen.usual, Options())
-    assert lowered_once.cache_info().misses == known.misses + 1
+    assert len(EARLIER) == len(known) + 1
     assert set(first.kernels) < set(second.kernels)
-    assert known.misses == len(first.kernels)
+    assert len(known) == len(first.kernels)
+
+
+def elsewhere(way: str, asked: list[Future]) -> Submit:
+    """What takes kernels: lowered at once, begun with later, or failing."""
+    def submit(seconds: float, function: Callable, *arguments: object) -> Future:
+        future: Future = Future()
+        asked.append(future)
+        if way == "at once":
+            future.set_running_or_notify_cancel()
+            function, arguments = pickle.loads(pickle.dumps((function, arguments)))
+            future.set_result(pickle.loads(pickle.dumps(function(*arguments))))
+        elif way == "in vain":
+            future.set_running_or_notify_cancel()
+            future.set_exception(DeviceError("its process ended with code 1"))
+        return future
+
+    return submit
+
+
+@pytest.mark.parametrize("way", ["at once", "never", "in vain"])
+@pytest.mark.parametrize("name", ["avx2", "avx512_bf16", "neon"])
+def test_kernels_that_are_lowered_elsewhere_give_the_same_bytes(way: str, name: str) -> None:
+    chosen, asked = target(name), []
+    EARLIER.clear()
+    graph = MODELS["unet"]()
+    here = to_bytes(compiled(graph, chosen, chosen.usual, Options()))
+    EARLIER.clear()
+    there = compiled(graph, chosen, chosen.usual, Options(), submit=elsewhere(way, asked))
+    assert to_bytes(there) == here
+    assert len(asked) == len(there.kernels)  # each once
+    assert {future.cancelled() for future in asked} == {way == "never"}
+
+
+def test_the_last_kernels_are_lowered_here_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that another process, which begins with the first, is met in the middle."""
+    chosen, asked, order = target("avx2"), [], []
+    EARLIER.clear()
+    cancel = Future.cancel
+    monkeypatch.setattr(Future, "cancel", lambda self: (
+        order.append(asked.index(self)), cancel(self))[1])
+    compiled(MODELS["text"](), chosen, chosen.usual, Options(), submit=elsewhere("never", asked))
+    assert order[0] == len(asked) - 1 and sorted(order) == [*range(len(asked))] and len(order) > 3
+
+
+def test_kernels_that_are_no_plain_data_are_lowered_here() -> None:
+    chosen, asked = target("spirv"), []
+    compiled(small(), chosen, chosen.usual, Options(), submit=elsewhere("at once", asked))
+    assert not asked
+
+
+def test_what_cannot_be_lowered_elsewhere_is_refused_as_here() -> None:
+    chosen = target("avx2")
+
+    def lower(*_: object) -> None:
+        raise OverflowError("no room")
+
+    EARLIER.clear()
+    refusing = replace(chosen, lower=lower, refusal=replace(
+        chosen.refusal, errors=(*chosen.refusal.errors, OverflowError)))
+    with pytest.raises(UnsupportedError):
+        compiled(small(), refusing, chosen.usual, Options(), submit=elsewhere("in vain", []))
 
 
 def test_options_are_refused_by_name() -> None:

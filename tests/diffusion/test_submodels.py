@@ -17,7 +17,7 @@ from smalti.checkpoint.adapters import Adapted, AdapterFile, WeightedAdapter
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError, NumericsError
 from smalti.families.prefixes import TEXT, UNET
-from smalti.runtime import compilation, recipe
+from smalti.runtime import compilation, order
 
 TOKENS = {"tokens": np.arange(77, dtype=np.int32)[None] + 320}
 LATENT = {"latent": np.random.default_rng(1).standard_normal((1, 4, 4, 4), np.float32),
@@ -64,7 +64,7 @@ def compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         raise AssertionError("a program is compiled")
 
     def forbid() -> None:
-        monkeypatch.setattr(recipe, "compiled", fail)
+        monkeypatch.setattr(order, "compiled", fail)
         monkeypatch.setattr(compilation, "compile_graph", fail)
         monkeypatch.setattr("smalti.diffusion.submodels.compile_graph", fail)
 

@@ -86,24 +86,24 @@ def test_hashes_of_code_are_kept_until_a_file_changes(tmp_path: Path,
         package.joinpath(name).write_bytes(b"1\n")
     code = module._code_files.__wrapped__
     expected = [(name, hashlib.sha256(b"1\n").digest()) for name in ("inner/two.py", "one.py")]
-    assert code(str(package)) == expected
+    assert code(str(package)) == (expected, False)
     assert not kept.exists()  # files that were changed this moment may change again unnoticed
     monkeypatch.setattr(module, "SETTLED_NS", -10**12)
-    assert code(str(package)) == expected
+    assert code(str(package)) == (expected, False)
     (file,) = kept.iterdir()
     file.write_text(file.read_text().replace(expected[1][1].hex(), "00" * 32))
-    assert code(str(package)) == [(name, bytes(32)) for name, _ in expected]  # no file was read
+    assert code(str(package)) == ([(name, bytes(32)) for name, _ in expected], True)  # unread
     stat = package.joinpath("one.py").stat()
     time.sleep(0.05)  # times of files are as coarse as 10 ms
     package.joinpath("one.py").write_bytes(b"2\n")
     if sys.platform != "win32":  # where no time tells when a file was changed but this one
         os.utime(package / "one.py", ns=(stat.st_atime_ns, stat.st_mtime_ns))
     changed = [expected[0], ("one.py", hashlib.sha256(b"2\n").digest())]
-    assert code(str(package)) == changed
+    assert code(str(package)) == (changed, False)
     file.write_text("[1]")
-    assert code(str(package)) == changed
+    assert code(str(package)) == (changed, False)
     monkeypatch.setenv("SMALTI_CACHE", str(package / "four.txt"))  # which is no folder
-    assert code(str(package)) == changed
+    assert code(str(package)) == (changed, False)
 
 
 if sys.platform != "win32":  # where only administrators make links
@@ -115,17 +115,26 @@ if sys.platform != "win32":  # where only administrators make links
         package.joinpath("inner").mkdir(parents=True)
         for name in ("a.py", "inner/b.py", "z.py"):
             package.joinpath(name).write_text("1\n")
-        before = code(str(package))
+        before, _ = code(str(package))
         os.symlink("nothing", package / ".#m.py")  # how Emacs locks a file that is being changed
-        assert [name for name, _ in code(str(package))] == [".#m.py", "a.py", "inner/b.py", "z.py"]
+        names = [name for name, _ in code(str(package))[0]]
+        assert names == [".#m.py", "a.py", "inner/b.py", "z.py"]
         for name in ("a.py", "inner/b.py", "z.py"):
             package.joinpath(name).write_text("2\n")
-            assert dict(code(str(package)))[name] == hashlib.sha256(b"2\n").digest()
+            assert dict(code(str(package))[0])[name] == hashlib.sha256(b"2\n").digest()
             package.joinpath(name).write_text("1\n")
         os.unlink(package / ".#m.py")
         os.symlink(package, package / "inner" / "loop")
-        assert code(str(package)) == before
-        assert len(code(os.fsdecode(os.fsencode(package) + b"\xff"))) == 0  # no text has this name
+        assert code(str(package))[0] == before
+        assert not code(os.fsdecode(os.fsencode(package) + b"\xff"))[0]  # no text has this name
+
+
+def test_a_cache_is_new_to_code_that_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))
+    monkeypatch.setattr(module, "SETTLED_NS", -10**12)
+    for new in (True, False):
+        module._code_files.cache_clear()
+        assert module.is_new() == new
 
 
 def test_code_that_is_not_there_is_never_the_same() -> None:

@@ -19,7 +19,7 @@ from smalti.codegen.cpu.lower import limits
 from smalti.codegen.levels import level
 from smalti.compiler import passes
 from smalti.compiler.encode import to_bytes
-from smalti.compiler.select import lowered_once
+from smalti.compiler.select import EARLIER
 from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
@@ -229,7 +229,7 @@ def test_the_second_time_the_cache_has_it(own_cache: Path, monkeypatch: pytest.M
     def never(*_) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr("smalti.runtime.recipe.compiled", never)
+    monkeypatch.setattr("smalti.runtime.order.compiled", never)
     assert compile_graph(small(), threads=1, target=LEVELS[0]).module == first.module
     others = [{"target": name} for name in LEVELS[1:]]  # none where the CPU has a single one
     for other in ({"threads": 2}, {"precision": "bf16"}, *others):
@@ -254,7 +254,7 @@ def test_equal_kernels_are_compiled_once() -> None:
 def test_compiling_twice_gives_the_same_bytes() -> None:
     images = []
     for _ in range(2):
-        lowered_once.cache_clear()
+        EARLIER.clear()
         images.append(to_bytes(native(MODELS["decoder"](), LEVELS[-1]).module))
     assert images[0] == images[1]
 

@@ -23,7 +23,7 @@ from smalti.codegen.levels import LEVELS as ALL_LEVELS
 from smalti.errors import CheckpointError, EngineError, InputError, OutputError
 from smalti.graph import Graph, evaluate, show
 from smalti.graph.quantised import FORMATS, quantised
-from smalti.runtime import engine, engine_writer, recipe
+from smalti.runtime import engine, engine_writer, order
 from smalti.runtime.compilation import compile_graph
 from smalti.runtime.container import Container
 from smalti.runtime.cpu.adapter import cpu
@@ -147,7 +147,7 @@ def test_nothing_is_compiled_when_a_file_is_loaded(path: Path,
     def refuse(*arguments: object) -> None:
         raise AssertionError("compiled")
 
-    monkeypatch.setattr(recipe, "compiled", refuse)
+    monkeypatch.setattr(order, "compiled", refuse)
     smalti.load(path).bind(weights())
 
 
@@ -224,7 +224,7 @@ def test_merged_weights_take_the_place_of_others(path: Path, monkeypatch) -> Non
     rng = np.random.default_rng(2)
     up, down = rng.standard_normal((16, 2), np.float32), rng.standard_normal((2, 72), np.float32)
     merged = {**base, "block.weight": base["block.weight"] + (up @ down).reshape(16, 8, 3, 3)}
-    monkeypatch.setattr(recipe, "compiled", None)
+    monkeypatch.setattr(order, "compiled", None)
     program.bind(lambda name: merged[name])
     assert program.module is image
     assert [memory.ctypes.data for memory in program._weights] == places

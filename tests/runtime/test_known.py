@@ -60,7 +60,7 @@ def test_the_best_known_schedule_is_used_and_kept_in_the_cache(
     found = compiled()
     assert found.module.regions[0].schedule == str(other)
     assert np.array_equal(run(found), before)
-    monkeypatch.setattr("smalti.runtime.recipe.compiled", None)
+    monkeypatch.setattr("smalti.runtime.order.compiled", None)
     assert compiled().module.regions[0].schedule == str(other)
     store().note(scope(LEVEL, 1, "f32"), "another kernel",
                  [MeasuredSchedule(str(other), 1.0, 0.9, True)])

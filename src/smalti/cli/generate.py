@@ -63,6 +63,8 @@ def generate(prompt: str | None, source: str | None, output: str, **given: Any) 
     with loading_modules():
         pipeline = smalti.Pipeline
         from smalti.diffusion.options import OPTIONS
+        from smalti.runtime import ahead
+    ahead.expect(given["threads"])
     files = {name: given.pop(name) for name in ("controls", "strengths", "times", "edges")}
     asked = asked_for({name: given.pop(name) for name in [*given] if name in OPTIONS}
                       | {"prompt": prompt})

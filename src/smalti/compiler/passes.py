@@ -21,7 +21,7 @@ from smalti.compiler.integers import IntegerChoice
 from smalti.compiler.link import IN_ARENA, Linker
 from smalti.compiler.module import Module
 from smalti.compiler.options import Options
-from smalti.compiler.select import Knowledge, Selection
+from smalti.compiler.select import Knowledge, Selection, Submit
 from smalti.compiler.strips import LaunchOrder, RegionGroup, launch_orders, saves_much
 from smalti.compiler.verify import verify
 from smalti.dataclass import dataclass
@@ -183,9 +183,10 @@ def stored(found: Partition, target: Target) -> tuple[Partition, dict[Storage, s
 
 
 def selected(graph: Graph, halves: Halves, target: Target, limits: Limits, options: Options,
-             known: Knowledge) -> Selection:
+             known: Knowledge, submit: Submit | None) -> Selection:
     """What gives schedules to regions, and code to schedules."""
-    return Selection(target, limits, options, known, growth_max(graph, halves, target, options))
+    return Selection(target, limits, options, known, growth_max(graph, halves, target, options),
+                     submit)
 
 
 def ordered(found: Partition, selection: Selection, target: Target, limits: Limits
@@ -205,6 +206,7 @@ def lowered(orders: Sequence[LaunchOrder], selection: Selection,
     count, done = sum(len(each.partition.regions) for each in orders), 0
     found: list[tuple[LaunchOrder, list[LoweredKernel | None]]] = []
     for each in orders:
+        selection.lower_what_waits(each.partition.regions, each.schedules)
         codes: list[LoweredKernel | None] = []
         for region, schedule in zip(each.partition.regions, each.schedules, strict=True):
             codes.append(None if schedule is None or isinstance(region, HostRegion) else
@@ -277,7 +279,7 @@ PASSES = (
     Pass("store", stored, ("partition", "target"), ("partition", "known_as"),
          "after the partition, whose kernels keep the dtypes that are computed with",
          lambda found, known_as: f"{len(known_as)} values stored otherwise"),
-    Pass("select", selected, ("graph", "halves", "target", "limits", "options", "known"),
+    Pass("select", selected, ("graph", "halves", "target", "limits", "options", "known", "submit"),
          ("selection",), "before any order of regions, as each order asks it for schedules",
          lambda selection: "rules, measurements and costs"),
     Pass("order", ordered, ("partition", "selection", "target", "limits"), ("orders",),
@@ -304,15 +306,16 @@ PASSES = (
 
 def compiled(graph: Graph, target: Target, limits: Limits, options: Options,
              known: Knowledge | None = None, progress: Progress | None = None,
-             clock: Clock | None = None) -> Module:
+             clock: Clock | None = None, submit: Submit | None = None) -> Module:
     """The module of a graph on a target, a device of which has these limits.
 
     `progress` is called with (kernels done, kernels); a `clock` gives the seconds that
-    `SMALTI_SHOW=passes` prints. Raises InputError for a value that is larger than any memory,
-    UnsupportedError for kernels that the target has no room for.
+    `SMALTI_SHOW=passes` prints; kernels are given to `submit`, to be lowered elsewhere at the same
+    time. Raises InputError for a value that is larger than any memory, UnsupportedError for kernels
+    that the target has no room for.
     """
     have = {"graph": graph, "target": target, "limits": limits, "options": options,
-            "known": known or Knowledge(), "progress": progress}
+            "known": known or Knowledge(), "progress": progress, "submit": submit}
     shown = settings.show("passes")
     with _no_collection():
         for each in PASSES:

@@ -4,17 +4,18 @@ better and gives the same bytes."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import field, replace
-from functools import lru_cache
 
 from smalti import settings
 from smalti.codegen.target import Limits, LoweredKernel, Target
 from smalti.compiler.kernel_cache import KernelCache
 from smalti.compiler.options import Options
+from smalti.compiler.targets import TARGETS
 from smalti.dataclass import dataclass
-from smalti.errors import IllegalSchedule, UnsupportedError, UnsupportedNode
+from smalti.errors import DeviceError, IllegalSchedule, UnsupportedError, UnsupportedNode
 from smalti.fuse import HostRegion, Partition, Region
 from smalti.kernel import verify
 from smalti.kernel.form import Kernel
@@ -27,6 +28,12 @@ from smalti.tune.objective import Objective
 from smalti.tune.preference import preferred
 from smalti.tune.store import digest
 
+Submit = Callable[..., Future]
+"""What takes work that is done elsewhere: the seconds that it may take, a function of a module, and
+its arguments. It gives back what will have the result."""
+KERNEL_SECONDS = 9e-3
+"""What lowering a kernel takes, about: the mean of the UNet of the model that ships, on a core of
+Zen 3."""
 KERNELS_MAX = 1024
 """Lowered kernels that a process keeps for programs that it compiles later; the UNet of Stable
 Diffusion 1.5 has 119, which take 1.3 MB."""
@@ -100,15 +107,18 @@ class Knowledge:
 
 class Selection:
     """The schedules of the kernels of a program, and what each is lowered to, made once for equal
-    ones. `growth_max` bounds the bytes that transformed weights may add to plain ones."""
+    ones. `growth_max` bounds the bytes that transformed weights may add to plain ones. Kernels may
+    be given to `submit`, to be lowered elsewhere."""
 
     def __init__(self, target: Target, limits: Limits, options: Options, known: Knowledge,
-                 growth_max: int) -> None:
+                 growth_max: int, submit: Submit | None = None) -> None:
         self._target, self._limits, self._options = target, limits, options
         self._known, self._growth_max = known, growth_max
         self._sizes = dict(options.winograd_sizes)
         self._firsts: dict[Kernel, AnySchedule] = {}
         self._lowered: dict[tuple[Kernel, AnySchedule], LoweredKernel] = {}
+        self._submit = submit
+        self._begun: dict[tuple[Kernel, AnySchedule], Future[LoweredKernel]] = {}
 
     def schedules(self, found: Partition) -> list[AnySchedule | None]:
         """The schedules of the regions of a partition, in order; None for calls of the host."""
@@ -120,6 +130,7 @@ class Selection:
             if first is not None and isinstance(region, Region):
                 left += self._growth(region, first)
                 firsts[number] = self._better(region, first, left)
+                self._begin(region.kernel, firsts[number])
                 left -= self._growth(region, firsts[number])
         return firsts
 
@@ -127,6 +138,24 @@ class Selection:
         """Code of a kernel. Raises UnsupportedError where the target has no room for it."""
         with self._refusals(region):
             return self._code(region.kernel, schedule)
+
+    def _begin(self, kernel: Kernel, schedule: AnySchedule) -> None:
+        """Have a kernel lowered elsewhere, if there is such a place."""
+        pair = kernel, schedule
+        if (self._submit is not None and self._target.lowered is not None
+                and pair not in self._lowered and pair not in self._begun):
+            self._begun[pair] = self._submit(KERNEL_SECONDS, lowered_for, self._target.name, kernel,
+                                             schedule, self._limits)
+
+    def lower_what_waits(self, regions: Sequence[Region | HostRegion],
+                         schedules: Sequence[AnySchedule | None]) -> None:
+        """Lower kernels that nobody has begun with elsewhere, the last ones first, so that the next
+        ones are left to others; afterwards all of them are lowered, or being lowered."""
+        for region, schedule in zip(reversed(regions), reversed(schedules), strict=True):
+            if isinstance(region, Region) and schedule is not None:
+                begun = self._begun.get((region.kernel, schedule))
+                if begun is not None and not begun.running() and not begun.done():
+                    self.lowered(region, schedule)
 
     def _by_costs(self, found: Partition) -> list[Schedule | None]:
         """First schedules, whose algorithms are chosen together."""
@@ -193,12 +222,19 @@ class Selection:
     def _lower(self, kernel: Kernel, schedule: AnySchedule) -> LoweredKernel:
         """Code of a kernel, that of an earlier program where it has an equal one."""
         target, kept = self._target, self._known.kernels
+        begun = self._begun.pop((kernel, schedule), None)
+
+        def lower() -> LoweredKernel:
+            if begun is not None and not begun.cancel():
+                with suppress(DeviceError, OSError):  # of the process that was asked
+                    return begun.result()
+            return target.lower(kernel, schedule, self._limits)
+
         if target.lowered is None:
             return target.lower(kernel, schedule, self._limits)
-        if kept is None:
-            return lowered_once(target.lower, kernel, schedule, self._limits)
-        return kept.lowered(self._known.digest(kernel), schedule, target.lowered,
-                            lambda: target.lower(kernel, schedule, self._limits))
+        if kept is not None:
+            return kept.lowered(self._known.digest(kernel), schedule, target.lowered, lower)
+        return lowered_before((target.name, kernel, schedule, self._limits), lower)
 
     @contextmanager
     def _refusals(self, region: Region) -> Iterator[None]:
@@ -211,9 +247,21 @@ class Selection:
                 region.scope, region.kernel.form, refusal.advice.format(error=error))]) from None
 
 
-@lru_cache(maxsize=KERNELS_MAX)
-def lowered_once(lower: Callable[[Kernel, AnySchedule, Limits], LoweredKernel], kernel: Kernel,
-                 schedule: AnySchedule, limits: Limits) -> LoweredKernel:
-    """What `lower` gives, a record that nobody changes: parts of a model have kernels in common,
-    and so have programs of a part for other sizes, with ControlNets, or for other texts."""
-    return lower(kernel, schedule, limits)
+EARLIER: dict[Hashable, LoweredKernel] = {}
+"""Kernels of earlier programs, the last that was used at the end."""
+
+
+def lowered_before(key: Hashable, lower: Callable[[], LoweredKernel]) -> LoweredKernel:
+    """A lowered kernel, a record that nobody changes: parts of a model have kernels in common, and
+    so have programs of a part for other sizes, with ControlNets, or for other texts."""
+    found = EARLIER.pop(key, None)
+    EARLIER[key] = found = lower() if found is None else found
+    if len(EARLIER) > KERNELS_MAX:
+        EARLIER.pop(next(iter(EARLIER)), None)
+    return found
+
+
+def lowered_for(target: str, kernel: Kernel, schedule: AnySchedule, limits: Limits
+                ) -> LoweredKernel:
+    """Code of a kernel for a target, by its name."""
+    return TARGETS[target].lower(kernel, schedule, limits)

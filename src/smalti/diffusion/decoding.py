@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from smalti.diffusion.request import working_bytes
-from smalti.diffusion.submodels import Submodels
+from smalti.diffusion.submodels import Shape, Submodels
 from smalti.diffusion.tiles import tiles
 from smalti.families.autoencoder import scaling
 
@@ -85,6 +85,18 @@ def fitting_side(submodels: Submodels, height: int, width: int, part: str = "vae
     sides = [side // config.vae.patch for side in SIDES]
     return next((side for side in sides if working_bytes(
         config, factor * min(side, width), factor * min(side, height)) <= free), sides[-1])
+
+
+def expected(submodels: Submodels, height: int, width: int, directions: str = ""
+             ) -> tuple[str, Shape] | None:
+    """The part that decodes latents of this size, and what it will be compiled for, where memory is
+    enough for the whole as things stand; nothing is evicted for it."""
+    config = submodels.checkpoint.config
+    free = submodels.residents_of("vae").free_bytes()
+    factor = config.vae.downscale
+    if free is not None and free < working_bytes(config, factor * width, factor * height):
+        return None
+    return "vae", (height, width, *([directions] if directions else []))
 
 
 def tile_count(submodels: Submodels, height: int, width: int, side: int) -> int:

@@ -20,7 +20,7 @@ from smalti.checkpoint.embeddings import Embedding
 from smalti.dataclass import dataclass
 from smalti.diffusion.caching import Cached, Saved
 from smalti.diffusion.control import Control, Controls, SteeredModel
-from smalti.diffusion.decoding import decoded, fitting_side
+from smalti.diffusion.decoding import decoded, expected, fitting_side
 from smalti.diffusion.encoding import PART, encoded, to_model_space
 from smalti.diffusion.guidance import Guidance
 from smalti.diffusion.hires import enlarged
@@ -36,12 +36,19 @@ from smalti.diffusion.request import Request, check_sides
 from smalti.diffusion.result import Result, Step, Stopwatch, to_image
 from smalti.diffusion.samplers import SAMPLERS
 from smalti.diffusion.stage import DenoiserStage
-from smalti.diffusion.submodels import Submodels
+from smalti.diffusion.submodels import Shape, Submodels
 from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.words import fitting
 from smalti.errors import InputError
 from smalti.models.denoiser_config import DenoiserConfig
 from smalti.runtime.cpu.memory import free_bytes
+
+
+def decoder_of(models: Submodels, asked: Request) -> list[tuple[str, Shape]]:
+    """The decoder of the pictures that are asked for, which their last steps are followed by."""
+    factor = models.checkpoint.config.vae.downscale
+    found = expected(models, asked.height // factor, asked.width // factor, asked.tiling)
+    return [] if found is None else [found]
 
 
 @dataclass(eq=False)
@@ -70,7 +77,9 @@ class PictureJob:
         self.config = self.models.checkpoint.config
         self._check_sides()
         self._user = object()  # not the job itself, which would keep programs alive in a circle
-        self.models = self.models.using(self.weights, self.words, self._user)
+        last = self.asked if self.asked.second is None else self.asked.second_pass()
+        self.models = replace(self.models.using(self.weights, self.words, self._user),
+                              after=partial(decoder_of, asked=last))
         if self.refiner is not None:
             theirs = fitting(self.words, self.refiner.checkpoint.config)
             self.refiner = self.refiner.using(self.refiner.weights, theirs, self._user)

@@ -44,7 +44,7 @@ from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.text_devices import best
 from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.words import Vocabulary
-from smalti.runtime import Program
+from smalti.runtime import Program, ahead
 from smalti.runtime.choice import described, gone, precisions
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
@@ -94,6 +94,7 @@ class Pipeline:
         for a file that is no complete model of a known family, FetchError for a name that nothing
         can be had by, and InputError for what cannot be used.
         """
+        ahead.expect(asked.threads)
         asked = fetched(asked)
         opened = checkpoint.load(SHIPPED_MODEL if asked.path is None else asked.path,
                                  asked.text_encoder_files, asked.vae, asked.prediction,

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import field, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -38,8 +39,9 @@ from smalti.families.parts import ModelPart, parts
 from smalti.graph import Graph
 from smalti.graph.quantised import FORMATS, of_eight_bits
 from smalti.rewrite.rounding import candidates, held_windows
-from smalti.runtime import Program, cache, compile_graph
+from smalti.runtime import Program, ahead, cache, compile_graph
 from smalti.runtime.choice import described, of_wide_range, usual_target
+from smalti.runtime.drivers import driver_of
 from smalti.runtime.supervisor import Account, Supervisor
 
 MODULATION = "modulation"
@@ -65,6 +67,11 @@ class RoundedNames:
     windows: tuple[str, ...]
 
 
+def none(submodels: Submodels) -> Iterable[tuple[str, Shape]]:
+    """No parts, where nothing is known of what comes after others."""
+    return ()
+
+
 @dataclass(frozen=True, eq=False)
 class Submodels:
     """Programs of one checkpoint, made when they are first needed, with the weights of one picture.
@@ -80,7 +87,9 @@ class Submodels:
     text encoders have given for it; `accounts` say of each part what trying schedules has cost it,
     and `runs` how often it ran for which shape, `placed` what was decided about its memory;
     `decided` are the weights of a part that are not rounded to 8 bits, whatever the picture, and
-    what their layers are computed in, and `named` its weights as `RoundedNames` has them.
+    what their layers are computed in, and `named` its weights as `RoundedNames` has them. `after`
+    tells which parts come after those that texts are read and pictures are denoised by, as far as
+    that is known before, and for which shapes.
     """
 
     checkpoint: Checkpoint
@@ -101,6 +110,7 @@ class Submodels:
     placed: dict[tuple[str, Shape], MemoryDecision] = field(default_factory=dict)
     decided: dict[str, dict[str, str]] = field(default_factory=dict)
     named: dict[str, RoundedNames] = field(default_factory=dict)
+    after: Callable[[Submodels], Iterable[tuple[str, Shape]]] = none
 
     @cached_property
     def weights(self) -> Adapted:
@@ -116,7 +126,7 @@ class Submodels:
               user: Hashable = None) -> Submodels:
         """The same parts with other weights and words, for a picture of which nothing is known."""
         return replace(self, given=weights, words=words, user=user, said=[], texts={},
-                       accounts={}, runs={}, placed={})
+                       accounts={}, runs={}, placed={}, after=none)
 
     @cached_property
     def parts(self) -> dict[str, ModelPart]:
@@ -266,21 +276,43 @@ class Submodels:
         return self.named[part]
 
     def compiled(self, part: str, graph: Graph, like: Program | None = None) -> Program:
-        """The program of `graph`, without weights; those of `like` will be bound."""
+        """The program of `graph`, without weights; those of `like` will be bound. Where it is not
+        known from before, those of the parts that come `after` are compiled beside it."""
         title = self._title(part)
         self.progress(f"compiling {title}")
         return compile_graph(
             graph,
+            **self._choices(part, graph),
+            progress=lambda done, total: self.progress(f"compiling {title}: {done} of {total}"),
+            like=like,
+            device=self.placement.of_part(part),
+            missing=partial(self._missing, part),
+        )
+
+    def _choices(self, part: str, graph: Graph) -> dict[str, Any]:
+        """What a module of a part is made by, as `compile_graph` calls it."""
+        return dict(
             precision=self.precision_of(part),
             threads=self.threads,
             objective=self.objective,
             held=[name for name in self.parts[part].held if name in graph.inputs],
             weights=self.dtypes(graph),
-            progress=lambda done, total: self.progress(f"compiling {title}: {done} of {total}"),
-            like=like,
-            device=self.placement.of_part(part),
             kept=self.kept(part),
         )
+
+    def _missing(self, now: str) -> None:
+        """Have helpers compile what comes after the part that is compiled `now`."""
+        orders = []
+        for part, shape in self.after(self):
+            device = self.placement.of_part(part)
+            recipe_of = driver_of(device).recipe
+            if (part != now and recipe_of is not None
+                    and not self.residents_of(part).all(self.key(part))):
+                graph = self.graph(part, shape)
+                recipe, target = recipe_of(device, graph, **self._choices(part, graph))
+                if target is not None:
+                    orders.append(recipe.order(target))
+        ahead.begin(orders, self.threads)
 
     def kept(self, part: str) -> dict[str, str]:
         """The weights of a part that are not rounded to integers of 8 bits, since their layers do

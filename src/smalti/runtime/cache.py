@@ -158,15 +158,22 @@ def code_digest(*folders: str) -> str:
     """The hash of Smalti's code, or of some of its folders; where that cannot be read, one that
     never comes again."""
     digest, starts = hashlib.sha256(), tuple(f"{folder}/" for folder in folders)
-    found = [each for each in _code_files() if not starts or each[0].startswith(starts)]
+    found = [each for each in _code_files()[0] if not starts or each[0].startswith(starts)]
     for name, content in found:
         digest.update(name.encode() + b"\0" + content)
     return digest.hexdigest() if found else os.urandom(32).hex()
 
 
+def is_new() -> bool:
+    """Whether nothing of what the cache of this user has was made by the code that runs: its hashes
+    were not known."""
+    return not _code_files()[1]
+
+
 @lru_cache(maxsize=1)
-def _code_files(package: str = PACKAGE) -> list[tuple[str, bytes]]:
-    """The files of Smalti's code, each with its hash, in order of their names.
+def _code_files(package: str = PACKAGE) -> tuple[list[tuple[str, bytes]], bool]:
+    """The files of Smalti's code, each with its hash, in order of their names; and whether the
+    hashes were known from before.
 
     Reading 800 files takes 40 to 80 ms, asking when they were changed 7 ms; so the hashes are kept
     beside what is compiled, in the folder `code`, and hold as long as size, times and inode of each
@@ -179,7 +186,7 @@ def _code_files(package: str = PACKAGE) -> list[tuple[str, bytes]]:
     try:
         known = json.loads(kept.read_text(encoding="utf-8"))
         if known["state"] == state:
-            return [(name, bytes.fromhex(content)) for name, content in known["files"]]
+            return [(name, bytes.fromhex(content)) for name, content in known["files"]], True
     except (OSError, ValueError, KeyError, TypeError):
         pass
     found = []
@@ -195,7 +202,7 @@ def _code_files(package: str = PACKAGE) -> list[tuple[str, bytes]]:
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_whole(kept, json.dumps({"state": state, "files": [
                 (name, content.hex()) for name, content in found]}).encode())
-    return found
+    return found, False
 
 
 def _stamps(folder: str, inside: str = "") -> Iterator[tuple[str, int, int, int, int]]:

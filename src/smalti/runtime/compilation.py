@@ -8,6 +8,7 @@ from smalti.compiler.options import ALL_F32, ALL_ROUNDED
 from smalti.graph import Graph
 from smalti.runtime.drivers import driver_of
 from smalti.runtime.interface import Program
+from smalti.runtime.recipe import nothing_missing
 
 
 def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None = None,
@@ -16,7 +17,8 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
                   objective: str = "latency",
                   progress: Callable[[int, int], None] | None = None,
                   like: Program | None = None, device: str = "cpu",
-                  kept: Mapping[str, str] = ALL_ROUNDED) -> Program:
+                  kept: Mapping[str, str] = ALL_ROUNDED,
+                  missing: Callable[[], None] = nothing_missing) -> Program:
     """A program that computes `graph`, natively where kernels exist, else by numpy.
 
     `device` is the CPU, or a GPU by its id (see `smalti.devices`): what is said of threads and
@@ -36,7 +38,8 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     schedules are chosen for: "latency", "throughput" or "energy" (see `tune.objective`); for
     throughput `threads` is 1 if it is None. `progress` is called with (kernels done, kernels).
     `like` is a program whose weights will be bound to this one, too: layers use the size of
-    Winograd that these stand. On a CPU without a level the numpy reference runs and says so.
+    Winograd that these stand. `missing` is called before the program is compiled, if it has to be:
+    if the cache does not have it. On a CPU without a level the numpy reference runs and says so.
     Raises InputError for an unknown precision, level, dtype, objective or held input, or a number
     of threads outside 1 to 256.
 
@@ -49,4 +52,5 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     """
     return driver_of(device).compiled(
         device, graph, precision=precision, threads=threads, target=target, held=held,
-        weights=weights, objective=objective, progress=progress, like=like, kept=kept)
+        weights=weights, objective=objective, progress=progress, like=like, kept=kept,
+        missing=missing)

@@ -11,6 +11,7 @@ from smalti.machine import DeviceModel
 from smalti.runtime.device import Device
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.interface import Program
+from smalti.runtime.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class Driver:
 
     `found()` gives its devices, and texts that say why others cannot be used. `rate(device)` is how
     many multiplications and additions of a product it makes a second, by the model.
-    `compiled(id, graph, ...)` makes a program, with the keywords of `compile_graph`.
+    `compiled(id, graph, ...)` makes a program, with the keywords of `compile_graph`, of which
+    `recipe(id, graph, ...)` has those that matter to its module, and gives what it is made by and
+    its target: None where there is no module.
     `precisions` are those that its programs may have, `wide_range(id, precision)` the one for what
     overflows in f16, or in few bits. `runs(id)` lists the targets that a device runs.
     `computes_in_main_memory` says whether programs take memory of this process. `opened(id)` is the
@@ -51,6 +54,7 @@ class Driver:
     opened: Callable[[str], Gpu] | None = None
     bare: Callable[[str, Collection[str]], Gpu] | None = None
     gone: Callable[[str], bool] = lambda device: False
+    recipe: Callable[..., tuple[Recipe, Target | None]] | None = None
     usual: Callable[[str], Target | None] = lambda device: None
     model: Callable[[Device], DeviceModel | None] = lambda device: None
     about: Callable[[Device], Sequence[tuple[str, str]]] = lambda device: ()

@@ -3,14 +3,14 @@ of time, for computers that need not be here. Nothing is compiled to code, and n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache, cached_property, partial
 
 import numpy as np
 
 from smalti import machine
 from smalti.compiler.kernel_table import KernelTable
-from smalti.compiler.options import ALL_F32, ALL_ROUNDED
+from smalti.compiler.options import ALL_F32
 from smalti.compiler.outlook import arena_bytes, outlook
 from smalti.errors import InputError
 from smalti.fuse import HostRegion, Partition, Region
@@ -111,12 +111,11 @@ def _sizes(recipe: Recipe, precision: str) -> list[tuple[str, int]]:
 
 
 def foretold(model: DeviceModel, device: str, graph: Graph, *, precision: str = "auto",
-             threads: int | None = None, target: str | None = None, held: Collection[str] = (),
+             threads: int | None = None, held: Collection[str] = (),
              weights: Mapping[str, str] = ALL_F32, objective: str = "latency",
-             progress: Callable[[int, int], None] | None = None,
-             like: Program | None = None, kept: Mapping[str, str] = ALL_ROUNDED) -> ForetoldProgram:
-    """What `graph` would be on a device, with the keywords of `compile_graph`; the kernels are
-    those of this computer's CPU, in as many bytes."""
+             **_: object) -> ForetoldProgram:
+    """What `graph` would be on a device, with the keywords of `compile_graph`, of which others do
+    not matter; the kernels are those of this computer's CPU, in as many bytes."""
     cpu = model.kind == "cpu"
     stored = precision if precision != "auto" else "f32" if cpu else "f16"
     recipe = recipe_of(graph, "f32" if stored == "f32" else "bf16", held, threads, weights,

@@ -85,7 +85,7 @@ def test_other_weights_without_compiling_again(kind: str, monkeypatch: pytest.Mo
     def never(*_, **__) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr("smalti.runtime.recipe.compiled", never)
+    monkeypatch.setattr("smalti.runtime.order.compiled", never)
     monkeypatch.setattr("smalti.compiler.select.Selection.lowered", never)
     first = program.run(INPUTS)["y"]
     program.bind(weights(1).__getitem__)

@@ -8,7 +8,7 @@ from smalti.compiler.targets import TARGETS
 from smalti.cores import described
 from smalti.runtime.cpu.adapter import available_levels, best_level, cpu, limits_at
 from smalti.runtime.cpu.check import executor
-from smalti.runtime.cpu.compilation import compile_here
+from smalti.runtime.cpu.compilation import compile_here, recipe_here
 from smalti.runtime.cpu.model import calibration, modelled
 from smalti.runtime.cpu.recipe import LEAST
 from smalti.runtime.device import Device
@@ -49,5 +49,5 @@ def about(device: Device) -> tuple[tuple[str, str], ...]:
 
 
 DRIVER = Driver(lambda: (cpu(),), rate, compile_here, ("auto", "f32", "bf16", ROUNDED),
-                wide_range, runs, computes_in_main_memory=True, usual=usual,
+                wide_range, runs, computes_in_main_memory=True, usual=usual, recipe=recipe_here,
                 model=lambda device: modelled(), about=about)

@@ -16,7 +16,7 @@ from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.gpu.program import DeviceProgram
 from smalti.runtime.gpu.recipe import recipe_for
 from smalti.runtime.interface import Program
-from smalti.runtime.recipe import Recipe
+from smalti.runtime.recipe import Recipe, nothing_missing
 
 PRECISIONS = ("auto", "f32", "f16", "bf16")
 
@@ -26,7 +26,8 @@ def compile_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collec
                 weights: Mapping[str, str] = ALL_F32, objective: str = "latency",
                 progress: Callable[[int, int], None] | None = None,
                 like: Program | None = None,
-                kept: Mapping[str, str] = ALL_ROUNDED) -> DeviceProgram:
+                kept: Mapping[str, str] = ALL_ROUNDED,
+                missing: Callable[[], None] = nothing_missing) -> DeviceProgram:
     """A program that computes `graph` on `gpu`.
 
     `precision` "f16" stores values between kernels and weights of products as f16, "bf16" as that,
@@ -42,7 +43,7 @@ def compile_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collec
     while True:
         recipe = recipe_for(gpu, graph, precision=precision, held=held, threads=threads,
                             weights=weights, objective=objective)
-        module = recipe.module(gpu.target, progress=progress)
+        module = recipe.module(gpu.target, progress=progress, missing=missing)
         if trusted(gpu, module):  # else it has fewer limits from now on
             return program_of(module, gpu, recipe)
 

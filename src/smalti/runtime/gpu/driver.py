@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from smalti.codegen.target import Target
+from smalti.compiler.options import ALL_ROUNDED
 from smalti.errors import DeviceError
 from smalti.graph import Graph
 from smalti.runtime.device import Device
@@ -14,8 +16,10 @@ from smalti.runtime.gpu.compilation import PRECISIONS, compile_for
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.gpu.model import rate, recorded
 from smalti.runtime.gpu.opened import gone, wide_range
+from smalti.runtime.gpu.recipe import recipe_for
 from smalti.runtime.gpu.removals import DEVICE, Removal, removal_of
 from smalti.runtime.interface import Program
+from smalti.runtime.recipe import Recipe
 
 
 class Judged(Protocol):
@@ -52,6 +56,12 @@ def gpu_driver(found: Callable[[], tuple[Device | str, ...]], opened: Callable[[
         """A program of the GPU of this id."""
         return compile_for(opened(device), graph, **options)
 
+    def recipe(device: str, graph: Graph, kept: Mapping[str, str] = ALL_ROUNDED, **options
+               ) -> tuple[Recipe, Target | None]:
+        """What such a program is made by, and its target."""
+        gpu = opened(device)
+        return recipe_for(gpu, graph, **options), gpu.target
+
     def runs(device: str) -> list[Runnable]:
         """What the GPU of this id runs."""
         gpu = opened(device)
@@ -59,5 +69,5 @@ def gpu_driver(found: Callable[[], tuple[Device | str, ...]], opened: Callable[[
 
     return Driver(found, rate, compiled, PRECISIONS,
                   lambda device, precision: wide_range(opened(device), precision), runs,
-                  opened=opened, bare=bare, gone=lambda device: gone(device, opened),
+                  opened=opened, bare=bare, gone=lambda device: gone(device, opened), recipe=recipe,
                   model=recorded, about=about)
