@@ -12,8 +12,7 @@ from smalti.cli import doctor as module
 from smalti.cli.main import root
 from smalti.runtime.device import Device
 from smalti.runtime.doctor import verdict
-from smalti.runtime.doctor.examination import Finding
-from smalti.runtime.doctor.rates import GpuRates
+from smalti.runtime.doctor.found import Finding, GpuRates
 from smalti.runtime.doctor.verdict import Verdict
 from smalti.runtime.gpu.removals import Removal
 

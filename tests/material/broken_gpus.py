@@ -42,7 +42,7 @@ from smalti.compiler.samples import SAMPLES
 from smalti.errors import DeviceError, DeviceLostError, DeviceMemoryError, VerificationError
 from smalti.runtime.device import Device
 from smalti.runtime.doctor import kernels, process, programs, traffic
-from smalti.runtime.doctor.examination import Finding
+from smalti.runtime.doctor.found import Finding
 from smalti.runtime.gpu import interface
 from smalti.runtime.gpu.removals import (
     BF16,

@@ -14,7 +14,7 @@ from smalti.cli.interrupt import loading_modules
 
 if TYPE_CHECKING:
     from smalti.runtime.device import Device
-    from smalti.runtime.doctor.rates import GpuRates
+    from smalti.runtime.doctor.found import GpuRates
     from smalti.runtime.doctor.verdict import Verdict
 
 WIDTH = 100  # columns that what is said is wrapped to

@@ -10,7 +10,8 @@ from broken_gpus import FAULTS, HELD, LIMITS, TARGET, BrokenGpu, check_removed, 
 
 from smalti.runtime.doctor import kernels, programs
 from smalti.runtime.doctor.attempts import Attempts, all_probes
-from smalti.runtime.doctor.examination import Finding, examined
+from smalti.runtime.doctor.examination import examined
+from smalti.runtime.doctor.found import Finding
 from smalti.runtime.gpu.removals import DOT_PRODUCTS, MATRIX_LINES
 from smalti.schedule.group import MatrixShape
 from smalti.schedule.line_attention import GroupLineAttention

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from smalti.runtime.doctor.examination import Finding, examined
+from smalti.runtime.doctor.examination import examined
+from smalti.runtime.doctor.found import Finding
 from smalti.runtime.doctor.probe import DeviceProbe, Outcome
 
 SMALL, LARGE = "matrices 8x8x8 f16 to f32", "matrices 16x16x16 f16 to f32"

@@ -16,7 +16,7 @@ from smalti.errors import DeviceError, DeviceLostError
 from smalti.graph import Graph
 from smalti.runtime.choice import chosen
 from smalti.runtime.doctor import first_use, verdict
-from smalti.runtime.doctor.examination import Finding
+from smalti.runtime.doctor.found import Finding
 from smalti.runtime.doctor.verdict import Verdict
 from smalti.runtime.drivers import driver
 from smalti.runtime.gpu import opened

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from smalti.runtime.doctor import verdict
-from smalti.runtime.doctor.examination import Finding
-from smalti.runtime.doctor.rates import GpuRates
+from smalti.runtime.doctor.found import Finding, GpuRates
 from smalti.runtime.doctor.verdict import Verdict
 from smalti.runtime.gpu import removals
 from smalti.runtime.gpu.removals import above

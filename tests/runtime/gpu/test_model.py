@@ -8,7 +8,7 @@ import pytest
 
 from smalti.runtime.device import Device
 from smalti.runtime.doctor import verdict
-from smalti.runtime.doctor.rates import GpuRates
+from smalti.runtime.doctor.found import GpuRates
 from smalti.runtime.doctor.verdict import Verdict
 from smalti.runtime.gpu.model import rate, recorded
 

@@ -10,21 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from smalti.dataclass import dataclass
+from smalti.runtime.doctor.found import Finding, kind_of
 from smalti.runtime.doctor.probe import DeviceProbe, Outcome
 from smalti.runtime.gpu.removals import DEVICE
 
 Attempt = Callable[[DeviceProbe, tuple[str, ...]], Outcome]
 """What comes of a probe on a device without some things, by the names of removals."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What was wrong with a probe, and the names of the removals by which it is right."""
-
-    probe: str
-    trouble: str
-    removed: tuple[str, ...]
 
 
 def examined(probes: Sequence[DeviceProbe], attempt: Attempt,
@@ -70,12 +61,3 @@ def removing(probe: DeviceProbe, outcome: Outcome, removed: tuple[str, ...], att
         if not attempt(probe, (*removed, *fewer)).trouble:
             gone = fewer
     return gone
-
-
-def kind_of(name: str) -> str:
-    """What removals of a kind have in common.
-
-    >>> kind_of("matrices 8x8x8 f16 to f32"), kind_of("subgroup sizes")
-    ('matrices', 'subgroup')
-    """
-    return name.partition(" ")[0]

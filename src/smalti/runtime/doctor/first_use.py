@@ -24,7 +24,8 @@ from smalti.runtime.device import Device
 from smalti.runtime.doctor import verdict
 from smalti.runtime.doctor.attempts import Attempts
 from smalti.runtime.doctor.beside import expectation_of_cpu
-from smalti.runtime.doctor.examination import Finding, examined
+from smalti.runtime.doctor.examination import examined
+from smalti.runtime.doctor.found import Finding
 from smalti.runtime.doctor.kernels import case
 from smalti.runtime.doctor.probe import DeviceProbe, Outcome
 from smalti.runtime.doctor.supervision import HOME, supervised

@@ -18,8 +18,9 @@ from smalti.errors import DeviceError, DeviceMemoryError
 from smalti.runtime.doctor.attempts import Attempts, Key, all_probes
 from smalti.runtime.doctor.bench import Bench
 from smalti.runtime.doctor.examination import examined
+from smalti.runtime.doctor.found import GpuRates
 from smalti.runtime.doctor.probe import DeviceProbe, Outcome
-from smalti.runtime.doctor.rates import GpuRates, measured
+from smalti.runtime.doctor.rates import measured
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.gpu.removals import DEVICE, unexplained
 

@@ -7,9 +7,7 @@ long: a driver may reset it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -19,12 +17,12 @@ from smalti.codegen.gpu.lower import lower
 from smalti.codegen.target import Target
 from smalti.compiler.check import kernels, narrowed
 from smalti.compiler.samples import product
-from smalti.dataclass import dataclass
 from smalti.errors import DeviceMemoryError
 from smalti.fuse import HostRegion, partition
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel
 from smalti.runtime.doctor.bench import Bench, Guarded
+from smalti.runtime.doctor.found import GpuRates
 from smalti.runtime.gpu.interface import Dispatch
 from smalti.runtime.gpu.pacing import MEASURED
 from smalti.schedule.choose_group import choose_group
@@ -44,28 +42,6 @@ LAUNCHES = 128
 """Launches of which each depends on the one before."""
 SENT_BYTES = 32 << 20
 """Bytes that go to the device, and back."""
-
-
-@dataclass(frozen=True)
-class GpuRates:
-    """What a GPU was measured to do.
-
-    `products` are FLOP/s of a product of f32, f16 or bf16 as programs would compute it, a
-    multiply-add counting two. `memory` is bytes a second that are read or written, `launch` the
-    seconds from one small launch to the next that depends on it, `submission` those of a run of one
-    such launch, `upload` and `download` bytes a second between host and device.
-    """
-
-    products: dict[str, float]
-    memory: float
-    launch: float
-    submission: float
-    upload: float
-    download: float
-
-    def record(self) -> dict[str, Any]:
-        """Its fields, as they are kept in a file; `GpuRates(**record)` is the same again."""
-        return asdict(self)
 
 
 def measured(bench: Bench, target: Target) -> GpuRates:

@@ -16,10 +16,9 @@ from typing import Any
 from smalti.dataclass import dataclass
 from smalti.errors import DeviceError
 from smalti.runtime.device import Device
-from smalti.runtime.doctor.examination import Finding
+from smalti.runtime.doctor.found import Finding, GpuRates
 from smalti.runtime.doctor.probe import Outcome
 from smalti.runtime.doctor.process import OPENING
-from smalti.runtime.doctor.rates import GpuRates
 from smalti.runtime.doctor.verdict import Verdict, emitters, without_places
 from smalti.runtime.gpu.child import Talk
 from smalti.runtime.gpu.removals import DEVICE, MATRICES

@@ -19,8 +19,7 @@ from pathlib import Path
 from smalti import settings
 from smalti.dataclass import dataclass
 from smalti.runtime.cache import code_digest, write_whole
-from smalti.runtime.doctor.examination import Finding, kind_of
-from smalti.runtime.doctor.rates import GpuRates
+from smalti.runtime.doctor.found import Finding, GpuRates, kind_of
 from smalti.runtime.gpu import removals as names
 from smalti.runtime.gpu.removals import Removal
 
