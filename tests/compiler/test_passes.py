@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 
@@ -13,14 +13,17 @@ import pytest
 from tiny_programs import MODELS
 
 from smalti.compiler import options as all_options
+from smalti.compiler import select
 from smalti.compiler.encode import to_bytes
+from smalti.compiler.kernel_cache import KernelCache
 from smalti.compiler.key import module_key
 from smalti.compiler.options import Options
 from smalti.compiler.passes import PASSES, compiled
-from smalti.compiler.select import EARLIER, Submit
+from smalti.compiler.select import EARLIER, Knowledge, Submit, lowered_before
 from smalti.compiler.targets import TARGETS, target
 from smalti.errors import DeviceError, InputError, UnsupportedError
 from smalti.graph import Graph
+from smalti.kernel.form import Kernel
 from smalti.schedule.group import GroupLimits
 
 GIVEN = {"graph", "target", "limits", "options", "known", "progress", "submit"}
@@ -118,7 +121,7 @@ def test_the_last_kernels_are_lowered_here_first(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Future, "cancel", lambda self: (
         order.append(asked.index(self)), cancel(self))[1])
     compiled(MODELS["text"](), chosen, chosen.usual, Options(), submit=elsewhere("never", asked))
-    assert order[0] == len(asked) - 1 and sorted(order) == [*range(len(asked))] and len(order) > 3
+    assert order == [*reversed(range(len(asked)))] and len(order) > 3
 
 
 def test_kernels_that_are_no_plain_data_are_lowered_here() -> None:
@@ -127,17 +130,58 @@ def test_kernels_that_are_no_plain_data_are_lowered_here() -> None:
     assert not asked
 
 
-def test_what_cannot_be_lowered_elsewhere_is_refused_as_here() -> None:
-    chosen = target("avx2")
+@pytest.mark.parametrize("way", ["at once", "never", "in vain"])
+def test_the_first_kernel_that_cannot_be_lowered_is_named(way: str) -> None:
+    chosen, asked = target("avx2"), []
 
-    def lower(*_: object) -> None:
+    def lower(kernel: Kernel, *rest: object) -> None:
+        if kernel.form != "map":
+            return chosen.lower(kernel, *rest)
         raise OverflowError("no room")
 
     EARLIER.clear()
     refusing = replace(chosen, lower=lower, refusal=replace(
         chosen.refusal, errors=(*chosen.refusal.errors, OverflowError)))
-    with pytest.raises(UnsupportedError):
-        compiled(small(), refusing, chosen.usual, Options(), submit=elsewhere("in vain", []))
+    said = []
+    for submit in (None, elsewhere("in vain" if way == "at once" else way, asked)):
+        EARLIER.clear()
+        with pytest.raises(UnsupportedError) as refused:
+            compiled(MODELS["unet"](), refusing, chosen.usual, Options(), submit=submit)
+        said.append(str(refused.value))
+    assert said[0] == said[1]
+    assert all(future.done() for future in asked)  # nothing is left to others
+
+
+def test_kernels_that_are_known_are_not_given_away() -> None:
+    chosen, asked = target("avx2"), []
+    for kernels in (None, KernelCache()):
+        EARLIER.clear()
+        for new in (True, False):
+            asked.clear()
+            compiled(MODELS["text"](), chosen, chosen.usual, Options(), Knowledge(kernels=kernels),
+                     submit=elsewhere("at once", asked))
+            assert bool(asked) == new
+
+
+def test_progress_is_told_of_kernels_that_are_lowered_from_the_end() -> None:
+    chosen, told = target("avx2"), []
+    for submit in (None, elsewhere("never", []), elsewhere("at once", [])):
+        EARLIER.clear()
+        told.clear()
+        module = compiled(MODELS["text"](), chosen, chosen.usual, Options(), submit=submit,
+                          progress=lambda done, count: told.append((done, count)))
+        total = len(module.kernels)
+        assert told == [(done, total) for done in range(1, total + 1)]
+
+
+def test_kernels_are_kept_by_several_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "KERNELS_MAX", 20)
+    EARLIER.clear()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: [lowered_before((number, each % 37), object)
+                                      for each in range(5000)], range(4)))
+    assert len(EARLIER) == 20
+    EARLIER.clear()
 
 
 def test_options_are_refused_by_name() -> None:

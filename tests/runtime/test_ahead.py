@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -66,9 +68,10 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModuleOrder, "made", refused)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("target", ["avx2", "avx512_bf16", "neon", "spirv", "wgsl"])
-def test_another_process_makes_the_same_bytes(name: str, target: str) -> None:
+@pytest.mark.parametrize(("name", "target"), [
+    ("text", "avx2"), ("decoder", "avx2"), ("unet", "avx2"), ("text", "avx512_bf16"),
+    ("encoder", "neon"), ("text", "spirv"), ("text", "wgsl")])
+def test_what_is_sent_makes_the_same_bytes(name: str, target: str) -> None:
     chosen = TARGETS[target]
     graph = MODELS[name]()
     parameters = list(graph.parameters)
@@ -139,23 +142,51 @@ def test_what_nobody_has_begun_with_is_made_here(empty: Path,
     assert future.cancelled() and ahead.coming(ordered(recipe)) is None
 
 
-@pytest.mark.parametrize("error", [DeviceError("its process ended with code 1"), OSError("gone")])
-def test_where_a_helper_fails_it_is_made_here_and_said(error: Exception, empty: Path,
-                                                       monkeypatch: pytest.MonkeyPatch,
-                                                       caplog: pytest.LogCaptureFixture) -> None:
+def test_where_a_helper_fails_it_is_made_here_and_said(
+        empty: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     future: Future = Future()
     monkeypatch.setattr(ahead, "submitting", lambda threads: lambda *work: future)
     recipe = recipe_for(MODELS["text"]())
     ahead.begin([ordered(recipe)], None)
+    monkeypatch.setattr(ahead, "submitting", lambda threads: None)
     future.set_running_or_notify_cancel()
-    coming = ahead.coming(ordered(recipe))
-    future.set_exception(error)
-    assert coming is future and ahead.arrived(coming) is None
-    assert str(error) in caplog.text
-    assert ahead.coming(ordered(recipe)) is None
-    monkeypatch.undo()
-    monkeypatch.setenv("SMALTI_CACHE", str(empty))
+    threading.Timer(0.2, future.set_exception, [DeviceError("its process ended")]).start()
     assert recipe.module(recipe.usual).launches
+    assert "its process ended" in caplog.text
+    assert ahead.coming(ordered(recipe)) is None
+
+
+def test_what_the_cache_does_not_keep_is_used_all_the_same(
+        empty: Path, refusing: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty.joinpath("file").write_text("")
+    monkeypatch.setenv("SMALTI_CACHE", str(empty / "file"))
+    recipe = recipe_for(MODELS["text"]())
+    order = ordered(recipe)
+    ahead.begin([order], None)
+    begun = ahead.coming(order)
+    assert begun is not None and soon(begun.done)
+    assert recipe.module(recipe.usual).launches and recipe.module(recipe.usual).launches
+    ahead._coming.clear()
+
+
+def test_modules_for_different_objectives_are_different(empty: Path) -> None:
+    orders = [ordered(recipe_for(MODELS["text"](), objective=objective))
+              for objective in ("latency", "energy")]
+    assert orders[0].key == orders[1].key and orders[0].name != orders[1].name
+
+
+if hasattr(os, "fork"):
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    def test_a_process_that_is_forked_waits_for_nobody(empty: Path) -> None:
+        future: Future = Future()
+        future.set_running_or_notify_cancel()
+        recipe = recipe_for(MODELS["text"]())
+        ahead._coming[ordered(recipe).name] = future
+        child = os.fork()
+        if not child:
+            os._exit(len(ahead._coming))
+        assert os.waitpid(child, 0)[1] == 0
+        ahead._coming.clear()
 
 
 @pytest.mark.parametrize(("variable", "threads", "count"), [
@@ -165,7 +196,7 @@ def test_there_is_a_helper_for_each_core_beside_this_process(
         variable: str | None, threads: int | None, count: int,
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SMALTI_HELPERS")
-    monkeypatch.setenv("SMALTI_THREADS", "4")
+    monkeypatch.setenv("SMALTI_THREADS", "8")
     if variable is not None:
         monkeypatch.setenv("SMALTI_HELPERS", variable)
     assert ahead.helpers_for(threads) == count
@@ -198,15 +229,15 @@ def test_stages_that_are_shown_are_gone_through_here(empty: Path,
     assert recipe.module(recipe.usual).launches and "kernel" in capsys.readouterr().out
 
 
-def test_a_helper_is_started_where_the_cache_is_new(empty: Path,
-                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Callable] = []
-    monkeypatch.setattr(ahead, "submitting",
-                        lambda threads: lambda seconds, function: asked.append(function))
-    for new in (True, False):
+def test_a_helper_is_started_once_where_the_cache_is_new(
+        empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for new, count in ((False, 0), (True, 1), (True, 1)):
         monkeypatch.setattr(cache, "is_new", lambda new=new: new)
+        ahead._expect.cache_clear() if count == 0 else None
         ahead.expect(None)
-    assert len(asked) == 1 and asked[0]() is None
+        assert ahead._expect.cache_info().currsize == count
+    assert soon(lambda: ahead._helpers(1)._running == 1)
+    ahead._expect.cache_clear()
 
 
 def test_pictures_do_not_depend_on_helpers(model_path: Path, empty: Path,

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
 
 from smalti.errors import DeviceError, InputError
+from smalti.runtime import helper_process
 from smalti.runtime.helper_process import START_SECONDS, Helpers
 
 LONG = 2 * START_SECONDS
@@ -27,6 +29,15 @@ def elsewhere(*given: object) -> tuple[int, tuple]:
 
 def fails(text: str) -> None:
     raise InputError(text)
+
+
+def soon(holds: Callable[[], bool]) -> bool:
+    """Whether something holds within some seconds."""
+    for _ in range(500):
+        if holds():
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def running(helpers: Helpers) -> int:
@@ -67,17 +78,95 @@ def test_a_process_that_ends_is_followed_by_another(helpers: Helpers) -> None:
     assert first != second
 
 
-def test_what_cannot_be_sent_is_said(helpers: Helpers) -> None:
-    with pytest.raises(Exception, match="(?i)pickle"):
-        helpers.submit(LONG, lambda: None).result()
-    assert helpers.submit(LONG, elsewhere, 1).result()[1] == (1,)
+def nested(depth: int) -> list:
+    found: list = []
+    for _ in range(depth):
+        found = [found]
+    return found
 
 
-def test_no_process_is_an_error_for_who_asks(helpers: Helpers,
-                                             monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("function", "given"), [
+    (lambda: None, ()), (elsewhere, (lambda: None,)), (elsewhere, (nested(5000),)),
+    (threading.Lock, ()), (nested, (5000,))])
+def test_what_cannot_be_sent_is_said(function: Callable, given: tuple, helpers: Helpers) -> None:
+    with pytest.raises(DeviceError):
+        helpers.submit(LONG, function, *given).result(timeout=60)
+    assert helpers.submit(LONG, elsewhere, 1).result(timeout=60)[1] == (1,)
+
+
+def given_up(helpers: Helpers, caplog: pytest.LogCaptureFixture) -> str:
+    """What is said where no helper can be started; what was asked for is cancelled then, and so is
+    what is asked for later."""
+    asked = [helpers.submit(LONG, elsewhere) for _ in range(5)]
+    for each in asked:
+        with pytest.raises(CancelledError):
+            each.result(timeout=60)
+    assert helpers.submit(LONG, elsewhere).cancelled()
+    assert soon(lambda: running(helpers) == 0)
+    (said,) = [record.getMessage() for record in caplog.records]  # once
+    return said
+
+
+def test_no_process_is_said_once(helpers: Helpers, monkeypatch: pytest.MonkeyPatch,
+                                 caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(OSError):
-        helpers.submit(LONG, elsewhere).result()
+    assert "no process could be started" in given_up(helpers, caplog)
+
+
+def test_a_process_that_does_not_find_the_code_is_given_up(
+        helpers: Helpers, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(helper_process, "searched", lambda: ["/nowhere"])
+    assert "ended with code 1 before it did anything" in given_up(helpers, caplog)
+
+
+def test_a_program_that_is_no_python_is_not_waited_for(
+        helpers: Helpers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture) -> None:
+    other = "import sys, time; time.sleep(60)"
+    popen = subprocess.Popen
+    monkeypatch.setattr(helper_process, "START_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **given: popen(
+        [command[0], "-c", other], **given))
+    assert "before it did anything" in given_up(helpers, caplog)
+
+
+def test_a_process_with_other_code_is_given_up(
+        helpers: Helpers, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture) -> None:
+    """What it made would be kept as if this code had made it."""
+    monkeypatch.setattr(helper_process, "code_digest", lambda: "of code before it was changed")
+    assert "other code than this one" in given_up(helpers, caplog)
+
+
+def test_a_site_may_print_and_a_folder_have_modules_of_the_same_names(
+        helpers: Helpers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("json", "gc", "pickle", "subprocess"):
+        tmp_path.joinpath(f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+    site = tmp_path / "site"
+    site.mkdir()
+    site.joinpath("sitecustomize.py").write_text("print('Loading ...')\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.chdir(tmp_path)
+    assert helpers.submit(LONG, elsewhere, 1).result(timeout=60)[1] == (1,)
+
+
+def test_a_path_may_hold_other_things_than_text(helpers: Helpers, tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [tmp_path, *sys.path])  # which Python tolerates
+    assert helpers.submit(LONG, elsewhere, 1).result(timeout=60)[1] == (1,)
+
+
+def test_many_that_are_asked_for_take_no_longer_each() -> None:
+    helpers = Helpers(1)
+    helpers._running = 1  # which takes nothing
+    started = time.perf_counter()
+    asked = [helpers.submit(1e-3, elsewhere) for _ in range(20_000)]
+    for each in reversed(asked):
+        each.cancel()
+    helpers.submit(1e-3, elsewhere)
+    assert time.perf_counter() - started < 5 and len(helpers._asked) == 1
 
 
 def test_none_is_started_for_what_takes_less_than_its_start(helpers: Helpers) -> None:
@@ -104,20 +193,26 @@ def test_more_are_started_where_more_waits_but_never_more_than_there_may_be() ->
 
 def test_it_ends_where_there_is_nothing_to_do(helpers: Helpers) -> None:
     process, _ = helpers.submit(LONG, elsewhere).result()
-    threads = threading.active_count()
-    for _ in range(200):
-        if threading.active_count() < threads:
-            break
-        time.sleep(0.05)
-    assert running(helpers) == 0
-    if sys.platform != "win32":
-        with pytest.raises(ProcessLookupError):
-            os.kill(process, 0)
+    assert soon(lambda: running(helpers) == 0)
+    assert sys.platform == "win32" or soon(lambda: ended(process))
     assert helpers.submit(LONG, elsewhere).result()[0] != process
+
+
+def ended(process: int) -> bool:
+    """Whether a process has ended, also where nobody has asked how."""
+    state = Path(f"/proc/{process}/stat")
+    if sys.platform == "linux":
+        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 BUSY = """
 import os, sys, threading, time
+from smalti.runtime import helper_process
 from smalti.runtime.helper_process import Helpers
 helpers = Helpers(1)
 pid, _ = helpers.submit(9.0, os.getpid).result(), None
@@ -141,10 +236,4 @@ def test_a_busy_one_does_not_keep_its_process_from_ending(end: str, tmp_path: Pa
     process = int(done.stdout)
     if "_exit" in end:  # without a word: it ends when it has slept
         os.kill(process, signal.SIGKILL)
-    for _ in range(100):
-        state = Path(f"/proc/{process}/stat")
-        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
-            break
-        time.sleep(0.05)
-    else:
-        raise AssertionError("it still runs")
+    assert soon(lambda: ended(process))

@@ -52,6 +52,10 @@ class KernelCache:
         self._lowered[key], self.changed = _written(made), True
         return made
 
+    def has(self, kernel: str, schedule: AnySchedule) -> bool:
+        """Whether it is known what a kernel is lowered to under a schedule."""
+        return f"{kernel} {schedule}" in self._lowered
+
     def preferred(self, kernel: str, first: AnySchedule,
                   choose: Callable[[], AnySchedule]) -> AnySchedule:
         """The schedule that is preferred to the first one of a kernel: as before, or by `choose`.

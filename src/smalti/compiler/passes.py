@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -25,7 +25,7 @@ from smalti.compiler.select import Knowledge, Selection, Submit
 from smalti.compiler.strips import LaunchOrder, RegionGroup, launch_orders, saves_much
 from smalti.compiler.verify import verify
 from smalti.dataclass import dataclass
-from smalti.errors import InputError
+from smalti.errors import InputError, UnsupportedError
 from smalti.fuse import HostRegion, Partition, Region, Storage, View, narrowed, partition
 from smalti.fuse import held as with_weights
 from smalti.graph import Graph, Value
@@ -35,6 +35,7 @@ from smalti.kernel.form import Kernel
 from smalti.rewrite import rewrite
 from smalti.rewrite.halves import widened
 from smalti.rewrite.rounding import candidates
+from smalti.schedule import AnySchedule
 from smalti.schedule.group import GroupLimits
 from smalti.tune.partitions import Costs, decided
 
@@ -215,19 +216,29 @@ def lowered(orders: Sequence[LaunchOrder], selection: Selection,
             progress: Progress | None) -> Orders:
     """Each order with the code of its kernels. Raises UnsupportedError where the target has no room
     for one."""
-    count, done = sum(len(each.partition.regions) for each in orders), 0
-    found: list[tuple[LaunchOrder, list[LoweredKernel | None]]] = []
+    wanted: dict[tuple[Kernel, AnySchedule], Region] = {}
     for each in orders:
-        selection.lower_what_waits(each.partition.regions, each.schedules)
-        codes: list[LoweredKernel | None] = []
         for region, schedule in zip(each.partition.regions, each.schedules, strict=True):
-            codes.append(None if schedule is None or isinstance(region, HostRegion) else
-                         selection.lowered(region, schedule))
-            done += 1
-            if progress is not None:
-                progress(done, count)
-        found.append((each, codes))
-    return found
+            if isinstance(region, Region) and schedule is not None:
+                wanted.setdefault((region.kernel, schedule), region)
+    codes: dict[tuple[Kernel, AnySchedule], LoweredKernel] = {}
+
+    def lower(region: Region, schedule: AnySchedule) -> None:
+        codes[region.kernel, schedule] = selection.lowered(region, schedule)
+        if progress is not None:
+            progress(len(codes), len(wanted))
+
+    for (_, schedule), region in reversed(wanted.items()):  # others begin with the first
+        if selection.waits(region, schedule):
+            with suppress(UnsupportedError):  # raised below, for the first region that is refused
+                lower(region, schedule)
+    for (kernel, schedule), region in wanted.items():
+        if (kernel, schedule) not in codes:
+            lower(region, schedule)
+    return [(each, [codes[region.kernel, schedule] if isinstance(region, Region)
+                    and schedule is not None else None for region, schedule in zip(
+                        each.partition.regions, each.schedules, strict=True)])
+            for each in orders]
 
 
 def placed(orders: Orders, limits: Limits
@@ -329,7 +340,7 @@ def compiled(graph: Graph, target: Target, limits: Limits, options: Options,
     have = {"graph": graph, "target": target, "limits": limits, "options": options,
             "known": known or Knowledge(), "progress": progress, "submit": submit}
     shown = settings.show("passes")
-    with _no_collection():
+    with _no_collection(), _ended(have):
         for each in PASSES:
             started = clock() if clock else 0.0
             found = each.function(*(have[name] for name in each.needs))
@@ -339,6 +350,16 @@ def compiled(graph: Graph, target: Target, limits: Limits, options: Options,
                 took = f"{1e3 * (clock() - started):9.1f} ms  " if clock else ""
                 print(f"{each.name:10}{took}{each.made(*results)}")
     return have["module"]
+
+
+@contextmanager
+def _ended(have: Mapping[str, Any]) -> Iterator[None]:
+    """What was given to others to lower is not wanted any more afterwards."""
+    try:
+        yield
+    finally:
+        if "selection" in have:
+            have["selection"].end()
 
 
 @contextmanager

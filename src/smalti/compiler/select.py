@@ -4,7 +4,8 @@ better and gives the same bytes."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import field, replace
@@ -31,9 +32,9 @@ from smalti.tune.store import digest
 Submit = Callable[..., Future]
 """What takes work that is done elsewhere: the seconds that it may take, a function of a module, and
 its arguments. It gives back what will have the result."""
-KERNEL_SECONDS = 9e-3
-"""What lowering a kernel takes, about: the mean of the UNet of the model that ships, on a core of
-Zen 3."""
+KERNEL_SECONDS = 4.5e-3
+"""What lowering a kernel takes, about, if this process lowers every other one: 9 ms is the mean of
+the UNet of the model that ships, on a core of Zen 3."""
 KERNELS_MAX = 1024
 """Lowered kernels that a process keeps for programs that it compiles later; the UNet of Stable
 Diffusion 1.5 has 119, which take 1.3 MB."""
@@ -143,19 +144,33 @@ class Selection:
         """Have a kernel lowered elsewhere, if there is such a place."""
         pair = kernel, schedule
         if (self._submit is not None and self._target.lowered is not None
-                and pair not in self._lowered and pair not in self._begun):
+                and pair not in self._begun and not self._is_known(*pair)):
             self._begun[pair] = self._submit(KERNEL_SECONDS, lowered_for, self._target.name, kernel,
                                              schedule, self._limits)
 
-    def lower_what_waits(self, regions: Sequence[Region | HostRegion],
-                         schedules: Sequence[AnySchedule | None]) -> None:
-        """Lower kernels that nobody has begun with elsewhere, the last ones first, so that the next
-        ones are left to others; afterwards all of them are lowered, or being lowered."""
-        for region, schedule in zip(reversed(regions), reversed(schedules), strict=True):
-            if isinstance(region, Region) and schedule is not None:
-                begun = self._begun.get((region.kernel, schedule))
-                if begun is not None and not begun.running() and not begun.done():
-                    self.lowered(region, schedule)
+    def _is_known(self, kernel: Kernel, schedule: AnySchedule) -> bool:
+        """Whether a kernel was lowered before."""
+        if (kernel, schedule) in self._lowered:
+            return True
+        kept = self._known.kernels
+        if kept is not None:
+            return kept.has(self._known.digest(kernel), schedule)
+        return self._key(kernel, schedule) in EARLIER
+
+    def _key(self, kernel: Kernel, schedule: AnySchedule) -> Hashable:
+        """What a lowered kernel is known as in this process."""
+        return self._target.name, kernel, schedule, self._limits
+
+    def waits(self, region: Region, schedule: AnySchedule) -> bool:
+        """Whether a kernel is to be lowered elsewhere, and nobody has begun with it."""
+        begun = self._begun.get((region.kernel, schedule))
+        return begun is not None and not begun.running() and not begun.done()
+
+    def end(self) -> None:
+        """Nothing is wanted any more of what is to be lowered elsewhere."""
+        for begun in self._begun.values():
+            begun.cancel()
+        self._begun.clear()
 
     def _by_costs(self, found: Partition) -> list[Schedule | None]:
         """First schedules, whose algorithms are chosen together."""
@@ -226,7 +241,7 @@ class Selection:
 
         def lower() -> LoweredKernel:
             if begun is not None and not begun.cancel():
-                with suppress(DeviceError, OSError):  # of the process that was asked
+                with suppress(DeviceError):  # of the process that was asked
                     return begun.result()
             return target.lower(kernel, schedule, self._limits)
 
@@ -234,7 +249,7 @@ class Selection:
             return target.lower(kernel, schedule, self._limits)
         if kept is not None:
             return kept.lowered(self._known.digest(kernel), schedule, target.lowered, lower)
-        return lowered_before((target.name, kernel, schedule, self._limits), lower)
+        return lowered_before(self._key(kernel, schedule), lower)
 
     @contextmanager
     def _refusals(self, region: Region) -> Iterator[None]:
@@ -247,6 +262,7 @@ class Selection:
                 region.scope, region.kernel.form, refusal.advice.format(error=error))]) from None
 
 
+_turn = threading.Lock()
 EARLIER: dict[Hashable, LoweredKernel] = {}
 """Kernels of earlier programs, the last that was used at the end."""
 
@@ -254,10 +270,14 @@ EARLIER: dict[Hashable, LoweredKernel] = {}
 def lowered_before(key: Hashable, lower: Callable[[], LoweredKernel]) -> LoweredKernel:
     """A lowered kernel, a record that nobody changes: parts of a model have kernels in common, and
     so have programs of a part for other sizes, with ControlNets, or for other texts."""
-    found = EARLIER.pop(key, None)
-    EARLIER[key] = found = lower() if found is None else found
-    if len(EARLIER) > KERNELS_MAX:
-        EARLIER.pop(next(iter(EARLIER)), None)
+    with _turn:
+        found = EARLIER.pop(key, None)
+    if found is None:
+        found = lower()
+    with _turn:
+        EARLIER[key] = found
+        if len(EARLIER) > KERNELS_MAX:
+            del EARLIER[next(iter(EARLIER))]
     return found
 
 

@@ -67,7 +67,7 @@ class RoundedNames:
     windows: tuple[str, ...]
 
 
-def none(submodels: Submodels) -> Iterable[tuple[str, Shape]]:
+def nothing_known(submodels: Submodels) -> Iterable[tuple[str, Shape]]:
     """No parts, where nothing is known of what comes after others."""
     return ()
 
@@ -110,7 +110,7 @@ class Submodels:
     placed: dict[tuple[str, Shape], MemoryDecision] = field(default_factory=dict)
     decided: dict[str, dict[str, str]] = field(default_factory=dict)
     named: dict[str, RoundedNames] = field(default_factory=dict)
-    after: Callable[[Submodels], Iterable[tuple[str, Shape]]] = none
+    after: Callable[[Submodels], Iterable[tuple[str, Shape]]] = nothing_known
 
     @cached_property
     def weights(self) -> Adapted:
@@ -126,7 +126,7 @@ class Submodels:
               user: Hashable = None) -> Submodels:
         """The same parts with other weights and words, for a picture of which nothing is known."""
         return replace(self, given=weights, words=words, user=user, said=[], texts={},
-                       accounts={}, runs={}, placed={}, after=none)
+                       accounts={}, runs={}, placed={}, after=nothing_known)
 
     @cached_property
     def parts(self) -> dict[str, ModelPart]:
@@ -307,7 +307,7 @@ class Submodels:
             device = self.placement.of_part(part)
             recipe_of = driver_of(device).recipe
             if (part != now and recipe_of is not None
-                    and not self.residents_of(part).all(self.key(part))):
+                    and self.key(part) not in list(self.residents_of(part))):
                 graph = self.graph(part, shape)
                 recipe, target = recipe_of(device, graph, **self._choices(part, graph))
                 if target is not None:

@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 import logging
-import math
+import os
 import sys
 import threading
 from collections.abc import Iterable
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
 Entries = dict[str, bytes]
 _coming: dict[str, Future[Entries]] = {}
-"""What is being compiled, by the keys of the modules, until the cache has it."""
+"""What is being compiled, by the names of the modules, until the cache has it."""
 _turn = threading.Lock()
+HELPERS_MAX = 3
+"""Helpers at most where nothing is said: a picture has two or three parts, and each helper takes
+about 200 MB."""
 NODE_SECONDS = 5e-3
 """What compiling takes for each operation of a graph, about: 4 ms for the UNet of the model that
 ships and 7 ms for its decoder, on a core of Zen 3."""
@@ -46,7 +49,7 @@ def helpers_for(threads: int | None) -> int:
     asked, cores = settings.helpers(), settings.threads()
     if getattr(sys, "frozen", False) or not sys.executable:
         return 0
-    return (min(cores, threads or cores) - 1) if asked is None else asked
+    return min(cores, threads or cores, HELPERS_MAX + 1) - 1 if asked is None else asked
 
 
 @once
@@ -65,9 +68,15 @@ def submitting(threads: int | None) -> Submit | None:
 
 def expect(threads: int | None) -> None:
     """Start a helper of a process of so many `threads` where nothing in the cache was made by the
-    code that runs, so that much is to be compiled soon."""
-    if cache.is_new() and (submit := submitting(threads)) is not None:
-        submit(math.inf, loaded)  # not long, but one is to be started for it
+    code that runs, so that much is to be compiled soon; once in a process."""
+    if (count := helpers_for(threads)) > 0 and not shown() and cache.is_new():
+        _expect(count)
+
+
+@once
+def _expect(count: int) -> None:
+    _helpers(count).start()
+    _helpers(count).submit(0.0, loaded)
 
 
 def begin(orders: Iterable[ModuleOrder], threads: int | None) -> None:
@@ -78,26 +87,27 @@ def begin(orders: Iterable[ModuleOrder], threads: int | None) -> None:
         return
     for order in orders:
         with _turn:
-            if order.key.module in _coming or order.kept() is not None:
+            if order.name in _coming or order.kept() is not None:
                 continue
             future = submit(NODE_SECONDS * len(order.graph.nodes), entries_of,
                             order.with_kernels())
-            _coming[order.key.module] = future
-        future.add_done_callback(partial(_arrived, order.key.module))
+            _coming[order.name] = future
+        future.add_done_callback(partial(_arrived, order))
 
 
-def _arrived(key: str, future: Future[Entries]) -> None:
-    """Keep what a helper has made."""
-    if not future.cancelled() and future.exception() is None:
-        for name, payload in future.result().items():
-            cache.put(name, payload)
-    with _turn:
-        _coming.pop(key, None)
+def _arrived(order: ModuleOrder, future: Future[Entries]) -> None:
+    """Keep what a helper has made: in the cache, or, where that keeps nothing, here."""
+    made = not future.cancelled() and future.exception() is None
+    for name, payload in future.result().items() if made else ():
+        cache.put(name, payload)
+    if not made or order.kept() is not None:
+        with _turn:
+            _coming.pop(order.name, None)
 
 
 def coming(order: ModuleOrder) -> Future[Entries] | None:
     """What will have the module, where a helper compiles it."""
-    return _coming.get(order.key.module)
+    return _coming.get(order.name)
 
 
 def arrived(future: Future[Entries]) -> bytes | None:
@@ -107,6 +117,21 @@ def arrived(future: Future[Entries]) -> bytes | None:
         return None
     try:
         return next(iter(future.result().values()))
-    except (DeviceError, OSError, CancelledError) as error:
+    except DeviceError as error:
         _log.warning("a process that compiles beside this one failed (%s); it is done here", error)
-        return None
+    except CancelledError:
+        pass
+    return None
+
+
+def _forget() -> None:
+    """In a process that was forked: nobody brings it what its parent is waiting for."""
+    global _turn
+    _turn = threading.Lock()
+    _coming.clear()
+    _helpers.cache_clear()
+    _expect.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

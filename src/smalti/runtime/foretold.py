@@ -113,9 +113,9 @@ def _sizes(recipe: Recipe, precision: str) -> list[tuple[str, int]]:
 def foretold(model: DeviceModel, device: str, graph: Graph, *, precision: str = "auto",
              threads: int | None = None, held: Collection[str] = (),
              weights: Mapping[str, str] = ALL_F32, objective: str = "latency",
-             **_: object) -> ForetoldProgram:
-    """What `graph` would be on a device, with the keywords of `compile_graph`, of which others do
-    not matter; the kernels are those of this computer's CPU, in as many bytes."""
+             **others: object) -> ForetoldProgram:
+    """What `graph` would be on a device, with the keywords of `compile_graph`, of which the others
+    do not matter; the kernels are those of this computer's CPU, in as many bytes."""
     cpu = model.kind == "cpu"
     stored = precision if precision != "auto" else "f32" if cpu else "f16"
     recipe = recipe_of(graph, "f32" if stored == "f32" else "bf16", held, threads, weights,

@@ -36,6 +36,12 @@ class ModuleOrder:
     known: Knowledge
     key: ModuleKey
 
+    @property
+    def name(self) -> str:
+        """What tells it from all others, before it is known which kernels it has: its key, and all
+        that is known of schedules."""
+        return self.key.module + self.known.key(self.known.best)
+
     def kept(self) -> bytes | None:
         """The module as the cache has it; None where it has not, and while stages are shown."""
         if shown():

@@ -23,7 +23,9 @@ from typing import Any
 from smalti.errors import DeviceError
 
 PROGRAM = """
-import importlib, json, sys
+import sys
+sys.path[:] = [each for each in sys.path if each]  # nothing in the current folder may run yet
+import importlib, json
 path, module, question = json.loads(sys.argv[1])
 sys.path[:] = path
 answer = importlib.import_module(module).answered(question)
@@ -31,7 +33,9 @@ sys.stdout.flush()
 print("\\n" + json.dumps(answer))
 """
 TALKING = """
-import importlib, json, os, sys
+import sys
+sys.path[:] = [each for each in sys.path if each]
+import importlib, json, os
 path, module = json.loads(sys.argv[1])
 sys.path[:] = path
 heard = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -139,7 +143,7 @@ def end_talks() -> None:
 
 def searched() -> list[str]:
     """Where a process finds the modules that this one finds."""
-    return [entry or "." for entry in sys.path]
+    return [str(entry) or "." for entry in sys.path]
 
 
 def ended(code: int) -> str:
