@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from collections.abc import Iterable
 from concurrent.futures import CancelledError, Future
 from functools import cache as once
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
 
 Entries = dict[str, bytes]
 _coming: dict[str, Future[Entries]] = {}
-"""What is being compiled, by the names of the modules, until the cache has it."""
-_turn = threading.Lock()
+"""What is being compiled, by the names of the modules, until the cache has it. Two threads that
+want the same at the same moment may have it compiled twice; no lock is held while something is
+asked for, as what is cancelled is told here at once."""
 HELPERS_MAX = 3
 """Helpers at most where nothing is said: a picture has two or three parts, and each helper takes
 about 200 MB."""
@@ -86,12 +86,10 @@ def begin(orders: Iterable[ModuleOrder], threads: int | None) -> None:
     if submit is None:
         return
     for order in orders:
-        with _turn:
-            if order.name in _coming or order.kept() is not None:
-                continue
-            future = submit(NODE_SECONDS * len(order.graph.nodes), entries_of,
-                            order.with_kernels())
-            _coming[order.name] = future
+        if order.name in _coming or order.kept() is not None:
+            continue
+        future = submit(NODE_SECONDS * len(order.graph.nodes), entries_of, order.with_kernels())
+        _coming[order.name] = future
         future.add_done_callback(partial(_arrived, order))
 
 
@@ -101,8 +99,7 @@ def _arrived(order: ModuleOrder, future: Future[Entries]) -> None:
     for name, payload in future.result().items() if made else ():
         cache.put(name, payload)
     if not made or order.kept() is not None:
-        with _turn:
-            _coming.pop(order.name, None)
+        _coming.pop(order.name, None)
 
 
 def coming(order: ModuleOrder) -> Future[Entries] | None:
@@ -126,8 +123,6 @@ def arrived(future: Future[Entries]) -> bytes | None:
 
 def _forget() -> None:
     """In a process that was forked: nobody brings it what its parent is waiting for."""
-    global _turn
-    _turn = threading.Lock()
     _coming.clear()
     _helpers.cache_clear()
     _expect.cache_clear()
