@@ -6,12 +6,11 @@ import os
 import pickle
 import sys
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from soon import soon
 from tiny_programs import MODELS
 
 import smalti
@@ -39,15 +38,6 @@ def far(order: ModuleOrder) -> dict[str, bytes]:
     """What another process would send back."""
     EARLIER.clear()
     return entries_of(pickle.loads(pickle.dumps(order)))
-
-
-def soon(holds: Callable[[], bool]) -> bool:
-    """Whether something holds within some seconds."""
-    for _ in range(500):
-        if holds():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.fixture

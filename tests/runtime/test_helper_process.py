@@ -14,6 +14,7 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
+from soon import soon
 
 from smalti.errors import DeviceError, InputError
 from smalti.runtime import helper_process
@@ -29,15 +30,6 @@ def elsewhere(*given: object) -> tuple[int, tuple]:
 
 def fails(text: str) -> None:
     raise InputError(text)
-
-
-def soon(holds: Callable[[], bool]) -> bool:
-    """Whether something holds within some seconds."""
-    for _ in range(500):
-        if holds():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def running(helpers: Helpers) -> int:
