@@ -284,7 +284,11 @@ def _stamp_of_first(asm: _DriverAssembler) -> None:
 
 
 def _stamp(asm: _DriverAssembler) -> None:
-    """Note the time stamp counter, when a place for it was given."""
+    """Note the time stamp counter, when a place for it was given.
+
+    It is read between fences: a core reads it early or late if it may, and that of one core then
+    came up to 150 clocks before the one that another had read before it.
+    """
     rax, rcx, rdx = asm["RAX"], asm["RCX"], asm["RDX"]
     none = asm.label()
     asm.op("mov", rax, asm.slot("context"))
@@ -292,7 +296,9 @@ def _stamp(asm: _DriverAssembler) -> None:
     asm.op("compare_immediate", rax, 0)
     asm.jump("equal", none)
     asm.op("mov", rcx, asm.slot("stamp"))
+    asm.op("in_order")
     asm.op("time_stamp")
+    asm.op("in_order")
     asm.op("shift_left", rdx, 32)
     asm.op("bit_or", rax, rdx)
     asm.op("mov_store", Address(rcx), rax)

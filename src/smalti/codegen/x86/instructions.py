@@ -160,6 +160,7 @@ GENERAL = {
     "cpuid": _both("", "CPUID"),
     "xgetbv": _both("", "XGETBV"),
     "time_stamp": _both("", "RDTSC"),
+    "in_order": _both("", "LFENCE"),
     "bit_or": _both("mr", "OR_R64_RM64"),
     "test_immediate": _both("rr", "TEST_RM64_IMM32"),
     "store_low_128": _both("rr", "MOVUPS_XMMM128_XMM"),
