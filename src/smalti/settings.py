@@ -3,7 +3,7 @@
 | variable         | meaning                                                                      |
 | ---------------- | ---------------------------------------------------------------------------- |
 | `SMALTI_THREADS` | worker threads of the CPU target; default: cores that it may keep busy       |
-| `SMALTI_HELPERS` | processes that compile beside this one; default: one for each other core      |
+| `SMALTI_HELPERS` | processes that compile beside this one; default: one a core more, 3 at most  |
 | `SMALTI_DEVICE`  | device when `device="auto"`; default: the fastest                            |
 | `SMALTI_CACHE`   | folder of the compile cache; default: the platform's own cache folder        |
 | `SMALTI_SHOW`    | comma-separated stages to print: passes, graph, fused, kernel, schedule, asm |

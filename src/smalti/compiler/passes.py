@@ -354,7 +354,7 @@ def compiled(graph: Graph, target: Target, limits: Limits, options: Options,
 
 @contextmanager
 def _ended(have: Mapping[str, Any]) -> Iterator[None]:
-    """What was given to others to lower is not wanted any more afterwards."""
+    """Afterwards cancel what was given to others to lower and is not done."""
     try:
         yield
     finally:

@@ -88,15 +88,16 @@ def fitting_side(submodels: Submodels, height: int, width: int, part: str = "vae
 
 
 def expected(submodels: Submodels, height: int, width: int, directions: str = ""
-             ) -> tuple[str, Shape] | None:
-    """The part that decodes latents of this size, and what it will be compiled for, where memory is
-    enough for the whole as things stand; nothing is evicted for it."""
+             ) -> list[tuple[str, Shape]]:
+    """The part that will decode latents of this size, and what it will be compiled for; none where
+    memory is short for the whole as things stand, so that tiles are not known. Nothing is evicted.
+    """
     config = submodels.checkpoint.config
     free = submodels.residents_of("vae").free_bytes()
     factor = config.vae.downscale
     if free is not None and free < working_bytes(config, factor * width, factor * height):
-        return None
-    return "vae", (height, width, *([directions] if directions else []))
+        return []
+    return [("vae", (height, width, *([directions] if directions else [])))]
 
 
 def tile_count(submodels: Submodels, height: int, width: int, side: int) -> int:

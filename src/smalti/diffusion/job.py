@@ -36,19 +36,12 @@ from smalti.diffusion.request import Request, check_sides
 from smalti.diffusion.result import Result, Step, Stopwatch, to_image
 from smalti.diffusion.samplers import SAMPLERS
 from smalti.diffusion.stage import DenoiserStage
-from smalti.diffusion.submodels import Shape, Submodels
+from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.words import fitting
 from smalti.errors import InputError
 from smalti.models.denoiser_config import DenoiserConfig
 from smalti.runtime.cpu.memory import free_bytes
-
-
-def decoder_of(models: Submodels, asked: Request) -> list[tuple[str, Shape]]:
-    """The decoder of the pictures that are asked for, which their last steps are followed by."""
-    factor = models.checkpoint.config.vae.downscale
-    found = expected(models, asked.height // factor, asked.width // factor, asked.tiling)
-    return [] if found is None else [found]
 
 
 @dataclass(eq=False)
@@ -78,8 +71,10 @@ class PictureJob:
         self._check_sides()
         self._user = object()  # not the job itself, which would keep programs alive in a circle
         last = self.asked if self.asked.second is None else self.asked.second_pass()
-        self.models = replace(self.models.using(self.weights, self.words, self._user),
-                              after=partial(decoder_of, asked=last))
+        height, width = self._latent(last)
+        self.models = replace(
+            self.models.using(self.weights, self.words, self._user),
+            after=partial(expected, height=height, width=width, directions=last.tiling))
         if self.refiner is not None:
             theirs = fitting(self.words, self.refiner.checkpoint.config)
             self.refiner = self.refiner.using(self.refiner.weights, theirs, self._user)

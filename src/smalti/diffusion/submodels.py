@@ -301,7 +301,10 @@ class Submodels:
         )
 
     def _missing(self, now: str) -> None:
-        """Have helpers compile what comes after the part that is compiled `now`."""
+        """Have helpers, if there are any, compile what comes after the part that is compiled `now`.
+        """
+        if ahead.submitting(self.threads) is None:
+            return
         orders = []
         for part, shape in self.after(self):
             device = self.placement.of_part(part)

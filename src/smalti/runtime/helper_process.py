@@ -152,6 +152,9 @@ class Helpers:
         it, and has to be where nobody waits for it: there may be none."""
         future: Future[Result] = Future()
         with self._changed:
+            if not self._count:
+                future.cancel()
+                return future
             self._drop_cancelled()
             self._asked.append((seconds, future, function, arguments))
             self._seconds += seconds
@@ -169,8 +172,6 @@ class Helpers:
         """Start a helper more where what waits takes longer than that; `_changed` is held."""
         if self._seconds > START_SECONDS * (1 + self._running):
             self._start()
-        if not self._count:
-            self._cancel_all()
 
     def _start(self) -> None:
         """Start a helper, if there may be one more; `_changed` is held."""
@@ -226,9 +227,6 @@ class Helpers:
             _log.warning("no process could be started to compile beside this one (%s); all is "
                          "compiled here", error)
         self._count = 0
-        self._cancel_all()
-
-    def _cancel_all(self) -> None:
         while self._asked:
             self._asked.popleft()[1].cancel()
         self._seconds = 0.0

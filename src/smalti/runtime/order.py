@@ -59,8 +59,8 @@ class ModuleOrder:
 
     def made(self, progress: Progress | None = None, submit: Submit | None = None
              ) -> tuple[Module, dict[str, bytes]]:
-        """The module, compiled, and what the cache is to keep of it: first it as bytes. Some of its
-        kernels are lowered by what takes what is submitted, if there is such a thing. Raises
+        """The module, compiled, and what the cache is to keep of it: entries by their keys, of
+        which the first is the module as bytes. `submit` takes kernels that others may lower. Raises
         UnsupportedError as `compile_graph` does."""
         module = compiled(self.graph, self.target, self.limits, self.options, self.known, progress,
                           time.perf_counter, submit)
@@ -87,7 +87,8 @@ def entries_of(order: ModuleOrder) -> dict[str, bytes]:
 
 
 def loaded() -> None:
-    """The compiler is: this function is in the last of its modules."""
+    """Do nothing: a helper that is asked for this has loaded the compiler, which is imported here.
+    """
 
 
 def shown() -> bool:
