@@ -33,7 +33,7 @@ PROMPTS = ("a red apple", "a yellow sun", "a sailing boat", "a green tree", "a r
            "a grey cat", "an owl", "a rocket", "a house", "a rainbow", "a birthday cake",
            "a blue bird", "a butterfly", "a sunflower")
 """What the shipped model draws; the last one is seen large."""
-STEPS = 25
+STEPS = 18
 MANY = 300
 """Steps of a picture that is still being made when it is looked at."""
 MADE_SHARE = 0.3

@@ -133,5 +133,5 @@ def test_two_builds_are_equal_byte_for_byte(tmp_path: Path) -> None:
         held = {name for name in wheel.namelist() if ".dist-info/" not in name}
         source = {name.partition("/src/")[2] for name in sdist.getnames() if "/src/" in name}
     assert held == source
-    assert held >= {"smalti/__main__.py", "smalti/assets/emoji-128.safetensors",
+    assert held >= {"smalti/__main__.py", "smalti/assets/emoji-256.safetensors",
                     "smalti/frontend/onnx/operators.json"}

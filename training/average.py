@@ -2,7 +2,7 @@
 """The mean of two finished files of the same sizes and words, such as the ends of two turns of
 training: mean weights are often better than either's (model soups, arXiv:2203.05482).
 
-    average.py LATER.safetensors EARLIER.safetensors --share 0.35 --out mean/emoji-128.safetensors
+    average.py LATER.safetensors EARLIER.safetensors --share 0.35 --out mean/emoji-256.safetensors
 """
 
 from __future__ import annotations

@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 from composed import composed_words
 from layout import TEXT, TOKEN_TABLE, VAE, to_single_file
+from models import latent_side
 from presets import CLIP_TOKENS, CONTEXT, END_TOKEN, LATENT_SCALE, START_TOKEN, TRAIN_STEPS
 from safetensors.torch import save_file
 from shortlist import read_list, taught_words
 from stage_few import FEW_FILE
 
-USUAL, FEW_USE = dict(steps=25, cfg_scale=4.0), dict(steps=6, cfg_scale=1.0)
+USUAL, FEW_USE = dict(steps=18, cfg_scale=4.0), dict(steps=6, cfg_scale=1.0)
 FEW_SUFFIX = "-lcm-6steps"
 """Of a name: what tells samplers of such models to be taken."""
 
@@ -60,7 +61,8 @@ def description(run, vocabulary: list[int], state: dict, use: dict) -> dict:
                   use_linear_in_transformer=False),
         vae=dict(ch=vae["ch"][0], block_out_channels=list(vae["ch"]),
                  num_res_blocks=vae["lpb"], z_channels=vae["z"], norm_num_groups=vae["groups"],
-                 norm_eps=1e-6, scaling_factor=LATENT_SCALE, downsample=8),
+                 norm_eps=1e-6, scaling_factor=LATENT_SCALE,
+                 downsample=preset["px"] // latent_side(preset)),
         text=dict(vocab_size=CLIP_TOKENS, hidden_size=text["width"],
                   intermediate_size=4 * text["width"], num_hidden_layers=text["layers"],
                   num_attention_heads=text["heads"], max_position_embeddings=CONTEXT,

@@ -3,7 +3,9 @@ method, 1x1 ones as matrix products, group norm and SiLU in one go, gates, atten
 
 `quicken` puts them in the place of a UNet's layers, `quicken_autoencoder` of an autoencoder's,
 `quicken_convolutions` the first ones into any model. They have the same parameters under the same
-names; what they compute differs by rounding. `kernels.cpp` is compiled when it is first needed.
+names; what they compute differs by rounding. They compute in float32: a model that otherwise
+computes in bfloat16 (autocast) keeps PyTorch's 3x3 convolutions, which are faster so.
+`kernels.cpp` is compiled when it is first needed.
 """
 
 from __future__ import annotations
@@ -153,7 +155,7 @@ class Norm(nn.Module):
         self.groups, self.epsilon = layer.num_groups, layer.eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return _Norm.apply(pixels_of(x), self.weight, self.bias, self.groups, self.epsilon,
+        return _Norm.apply(pixels_of(x.float()), self.weight, self.bias, self.groups, self.epsilon,
                            self.silu).permute(0, 3, 1, 2)
 
 
@@ -184,7 +186,7 @@ class Gated(nn.Module):
         self.proj = layer.proj
 
     def forward(self, x: Tensor) -> Tensor:
-        return _Gated.apply(self.proj(x).contiguous())
+        return _Gated.apply(self.proj(x).float().contiguous())
 
 
 class _Attention(torch.autograd.Function):
@@ -217,7 +219,8 @@ class Attention:
         if attention_mask is not None:
             raise ValueError("attention with a mask is not trained")
         words = x if encoder_hidden_states is None else encoder_hidden_states
-        q, k, v = layer.to_q(x), layer.to_k(words), layer.to_v(words)
+        q, k, v = (of(given).float()
+                   for of, given in ((layer.to_q, x), (layer.to_k, words), (layer.to_v, words)))
         return layer.to_out[0](_Attention.apply(q, k, v, layer.heads))
 
 
@@ -244,15 +247,17 @@ def quicken_convolutions(model: nn.Module) -> bool:
     return True
 
 
-def quicken(unet: nn.Module) -> bool:
-    """Put these layers into a UNet of diffusers; False where there is no compiler for them."""
+def quicken(unet: nn.Module, convolutions: bool = True) -> bool:
+    """Put these layers into a UNet of diffusers, with or without the 3x3 convolutions; False where
+    there is no compiler for them."""
     from diffusers.models.activations import GEGLU
     from diffusers.models.attention_processor import Attention as Layer
 
     if library() is None:
         return False
     _quicken_blocks(unet, [unet])
-    quicken_convolutions(unet)
+    if convolutions:
+        quicken_convolutions(unet)
     for module in list(unet.modules()):
         if isinstance(module, Layer) and module.inner_dim // module.heads in Attention.HEAD_SIZES:
             module.set_processor(Attention())
@@ -266,13 +271,15 @@ def quicken(unet: nn.Module) -> bool:
     return True
 
 
-def quicken_autoencoder(vae: nn.Module) -> bool:
-    """Put these layers into an autoencoder of diffusers; False where there is no compiler for
-    them. The attention in its middle stays PyTorch's: it has one head as wide as the layer."""
+def quicken_autoencoder(vae: nn.Module, convolutions: bool = True) -> bool:
+    """Put these layers into an autoencoder of diffusers, with or without the 3x3 convolutions;
+    False where there is no compiler for them. The attention in its middle stays PyTorch's: it has
+    one head as wide as the layer."""
     if library() is None:
         return False
     _quicken_blocks(vae, [vae.encoder, vae.decoder])
-    quicken_convolutions(vae)
+    if convolutions:
+        quicken_convolutions(vae)
     for module in list(vae.modules()):
         for name, child in list(module.named_children()):
             if Point.takes(child):

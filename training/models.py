@@ -8,8 +8,13 @@ import torch
 from presets import CONTEXT, LATENT_SCALE, TRAIN_STEPS
 
 
+def latent_side(preset: dict) -> int:
+    """Pixels a side of the latents: each level of the autoencoder but the first halves it."""
+    return preset["px"] // 2 ** (len(preset["vae"]["ch"]) - 1)
+
+
 def make_vae(preset: dict) -> torch.nn.Module:
-    """The autoencoder: KL, eight times smaller."""
+    """The autoencoder: KL, latents of `latent_side`."""
     from diffusers import AutoencoderKL
 
     size = preset["vae"]
@@ -36,7 +41,7 @@ def make_unet(preset: dict) -> torch.nn.Module:
     rise = ["CrossAttnUpBlock2D" if attends else "UpBlock2D"
             for attends in reversed(size["attn"])]
     return UNet2DConditionModel(
-        sample_size=preset["px"] // 8, in_channels=latent, out_channels=latent,
+        sample_size=latent_side(preset), in_channels=latent, out_channels=latent,
         down_block_types=tuple(down), up_block_types=tuple(rise),
         block_out_channels=tuple(size["ch"]), layers_per_block=size["lpb"],
         cross_attention_dim=preset["text"]["width"], norm_num_groups=size["groups"],

@@ -6,7 +6,7 @@ TRAIN_STEPS = 1000
 CLIP_TOKENS = 49408
 START_TOKEN, END_TOKEN, CONTEXT = 49406, 49407, 77
 
-# The models of `emoji-128`, before its latents had 12 channels (`--latents`), and the batches that
+# The models of `emoji-256`, before its latents had 12 channels (`--latents`), and the batches that
 # two processor cores learn from.
 SHIPPED = dict(
     px=128,
@@ -28,7 +28,7 @@ PRESETS = {
     "compose128": dict(
         SHIPPED, lr=5e-4, warmup=100,
         styles="fluent3d", vae_styles="fluentflat", scenes=10_000, plain=0.3, regular=0.85,
-        centred=0.85, start="emoji-128.safetensors", concepts="concepts.txt"),
+        centred=0.85, start="emoji-256.safetensors", concepts="concepts.txt"),
     # One large graphics processor, from nothing: the same scenes, four times the pixels.
     "gpu256": dict(
         px=256,

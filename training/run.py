@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from deeper import deeper_preset, deeper_vae
 from kernels import quicken
 from layout import TOKEN_TABLE, from_single_file, preset_of, read_file, trained_tokens
 from models import decoding, make_text, make_unet, make_vae, multiplies_bfloat16
@@ -86,6 +87,8 @@ class Run:
                                  f"channels of latents, and none can be taken away")
             self.before = dict(self.preset) if self.start else None
             self.preset["vae"] = {**self.preset["vae"], "z": options.latents}
+        if options.px and options.px != self.preset["px"]:
+            self.deepen(options.px)
         self.out, self.device = Path(options.out), torch.device(options.device)
         self.began, self._pictures, self.asked_to_end = time.time(), None, False
         for folder in ("state", "samples"):
@@ -104,6 +107,23 @@ class Run:
         elif self.amp == "bf16":  # plain matrix products train faster than the flash path then
             torch.backends.cuda.enable_flash_sdp(False)
             torch.backends.cuda.enable_mem_efficient_sdp(False)
+
+    def deepen(self, px: int) -> None:
+        """Have the run learn pictures of twice the side from the latents of the file it goes on
+        from. Raises SystemExit for another size, and beside more channels of latents."""
+        if not self.start or px != 2 * self.preset["px"]:
+            raise SystemExit(f"--px {px}: expected twice the {self.preset['px']} pixels of a file "
+                             f"that the run goes on from (--start)")
+        if self.before:
+            raise SystemExit("--px and --latents: expected one of them; more channels first")
+        self.before = dict(self.preset)
+        self.preset.update(deeper_preset(self.preset))
+        self.preset["vae_crop"] *= 2
+
+    @property
+    def new_latents(self) -> bool:
+        """Whether the denoiser of the file that the run goes on from does not know its latents."""
+        return self.before is not None and self.before["vae"]["z"] != self.preset["vae"]["z"]
 
     def log(self, **facts: object) -> None:
         """Print a line of facts and keep it in `log.jsonl`; of several processes the first does."""
@@ -146,6 +166,11 @@ class Run:
             self._pictures = Pictures(data, table, preset["px"],
                                       [style for style in named.split(",") if style],
                                       self.options.threads)
+            packed = self._pictures.packed_px
+            if packed < preset["px"]:
+                raise SystemExit(f"{data} has pictures of {packed} pixels a side, and the run is "
+                                 f"for {preset['px']}: give larger ones (pack_data.py "
+                                 f"{preset['px']} ...)")
             self.log(event="data", images=len(self._pictures.images),
                      styles=sorted(set(self._pictures.style)),
                      one_hue=sum(hue is not None for hue in self._pictures.hue))
@@ -180,7 +205,8 @@ class Run:
     def started_vae(self) -> torch.nn.Module:
         """The autoencoder of the file that the run goes on from, with the channels of the run."""
         if self.before:
-            return wider_vae(self.preset, self.start.tensors, self.before)
+            more = wider_vae if self.new_latents else deeper_vae
+            return more(self.preset, self.start.tensors, self.before)
         return from_single_file(make_vae(self.preset), "vae", self.preset, self.start.tensors)
 
     def final_vae(self) -> torch.nn.Module:
@@ -196,7 +222,7 @@ class Run:
 
     def started_unet(self) -> torch.nn.Module:
         """The denoiser of the file that the run goes on from, for the channels of the run."""
-        if self.before:
+        if self.new_latents:
             return wider_unet(self.preset, self.start.tensors, self.before)
         return from_single_file(make_unet(self.preset), "unet", self.preset, self.start.tensors)
 
@@ -205,12 +231,12 @@ class Run:
         model = self.started_unet() if self.start else make_unet(self.preset)
         return self.quickened(self.put(model), quicken)
 
-    def quickened(self, model: torch.nn.Module, quicken: Callable[[torch.nn.Module], bool]
+    def quickened(self, model: torch.nn.Module, quicken: Callable[[torch.nn.Module, bool], bool]
                   ) -> torch.nn.Module:
-        """A model with faster layers, which `quicken` puts in, where it trains on processor cores
-        in float32."""
-        if self.device.type == "cpu" and self.amp == "none" and self.options.kernels:
-            self.log(event="kernels", compiled=quicken(model))
+        """A model with faster layers, which `quicken` puts in, where it trains on processor
+        cores: all of them in float32, in bfloat16 those other than 3x3 convolutions."""
+        if self.device.type == "cpu" and self.options.kernels:
+            self.log(event="kernels", compiled=quicken(model, self.amp == "none"))
         return model.eval()  # it has no dropout; diffusers reorders its memory while it trains
 
     def whitening(self, latent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -235,7 +261,7 @@ class Run:
         """The trained denoiser and text encoder, the bank, and the saved state; those of the file
         that the run goes on from where none were trained."""
         bank, state = self.load("bank.pt"), self.load(UNET_FILE)
-        if state is None and self.start and not self.before:
+        if state is None and self.start and not self.new_latents:
             text = self.fresh_text(bank["vocab"], bank["like"])
             return self.put(self.started_unet()).eval(), text.eval(), bank, dict(step=0, spent=0.0)
         if state is None:

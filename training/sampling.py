@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from models import signal_shares
+from models import latent_side, signal_shares
 from PIL import Image, ImageDraw
 from presets import COMPOSED_PROMPTS, PROMPTS, TRAIN_STEPS
 
@@ -43,7 +43,7 @@ def sample(run, unet: torch.nn.Module, text: torch.nn.Module, bank: dict, path: 
     """Draw one picture a prompt; picture k has seed `seed + k`."""
     options = run.options
     prompts = prompts or (COMPOSED_PROMPTS if run.preset["scenes"] else PROMPTS)
-    count, side = len(prompts), run.preset["px"] // 8
+    count, side = len(prompts), latent_side(run.preset)
     number = {token: index + 1 for index, token in enumerate(bank["vocab"])}
     tokenizer = run.pictures().tokenizer
     rows = [[number.get(token, 0) for token in tokenizer(prompt)]

@@ -23,6 +23,8 @@ PIXEL_SIDE = 32
 """Of the picture that "pixel" enlarges."""
 ALONE, TOGETHER = (0.55, 1.0), (0.30, 0.48)
 """Sizes of a thing that is alone, and of one beside others, as shares of the side."""
+OUTLINE_SIDE = 128
+"""Pixels a side of a picture whose lines reach one pixel to each side of an edge."""
 DARK = 0.3
 """The mean of a ground below which lines on it are white."""
 TRIES = 200
@@ -127,10 +129,13 @@ def place(image: torch.Tensor, scale: float, right: float, down: float) -> torch
 
 
 def outline(piece: torch.Tensor) -> torch.Tensor:
-    """Where a premultiplied piece [4, h, w] has edges: [1, h, w], 1 for a line."""
-    padded = torch.nn.functional.pad(piece[None], (1, 1, 1, 1), mode="replicate")[0]
-    across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
-    down = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
+    """Where a premultiplied piece [4, h, w] has edges: [1, h, w], 1 for a line. Lines are as broad
+    a part of the side in any size of pictures."""
+    reach = max(1, piece.shape[1] // OUTLINE_SIDE)
+    padded = torch.nn.functional.pad(piece[None], [reach] * 4, mode="replicate")[0]
+    inner = slice(reach, -reach)
+    across = padded[:, inner, 2 * reach:] - padded[:, inner, :-2 * reach]
+    down = padded[:, 2 * reach:, inner] - padded[:, :-2 * reach, inner]
     strength = (across.square() + down.square()).sum(0, keepdim=True).sqrt()
     return (2 * strength - 0.2).clamp(0, 1)
 

@@ -12,7 +12,7 @@ import math
 
 import torch
 from batches import Batches
-from models import CaptionHead
+from models import CaptionHead, latent_side
 from run import StageClock
 
 HEAD_LR, TEXT_LR = 1.5e-3, 1.5e-3
@@ -27,7 +27,7 @@ def pretrain_text(run, bank: dict) -> bool:
     """Train the text encoder for the stage's minutes (True) or until the process has to stop."""
     preset, batches = run.preset, Batches(bank, run.device)
     text = run.fresh_text(bank["vocab"], bank["like"])
-    head = CaptionHead(preset["text"]["width"], preset["px"] // 8, preset["vae"]["z"])
+    head = CaptionHead(preset["text"]["width"], latent_side(preset), preset["vae"]["z"])
     head = head.to(run.device)
     text_lr = CONTINUED_TEXT_LR if run.start else TEXT_LR
     optimiser = torch.optim.AdamW(

@@ -62,6 +62,8 @@ def parse() -> argparse.Namespace:
     add("--start", default="", help="a single file to go on from; its autoencoder is kept")
     add("--latents", type=int, default=0, help="channels of latents: what --start lacks of them "
         "its autoencoder learns in --vae-minutes, then its denoiser; 0: as many as it has")
+    add("--px", type=int, default=0, help="pixels a side: twice those of --start, whose "
+        "autoencoder then learns to draw them in --vae-minutes; 0: as many as it has")
     add("--concepts", default="", help="a short list of pictures and words to train on")
     add("--focus", default="", help="a file of emoji labels: draw only these")
     add("--init-text", default="", help="a state/unet.pt to take the text encoder from")

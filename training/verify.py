@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from layout import NAMES, from_single_file, preset_of, read_file
-from models import make_text, make_unet, make_vae
+from models import latent_side, make_text, make_unet, make_vae
 from presets import COMPOSED_PROMPTS, LATENT_SCALE, PROMPTS
 from run import ASSETS
 from sampling import grid
@@ -97,7 +97,7 @@ def main() -> None:
     prompts = options.prompts.split("|") if options.prompts else SHEET
     tokenizer = Tokenizer(ASSETS / "bpe_simple_vocab_16e6.txt.gz")
     scheduler = schedulers(config["prediction_type"])[options.scheduler]
-    models = (made["unet"], made["vae"], made["text"], tokenizer, preset["px"] // 8)
+    models = (made["unet"], made["vae"], made["text"], tokenizer, latent_side(preset))
     images = draw(models, prompts, scheduler, options.steps, options.cfg, options.seed)
     grid(images, 8, options.sheet, prompts)
     print(options.sheet)

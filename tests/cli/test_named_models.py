@@ -53,7 +53,7 @@ def test_a_model_is_fetched_listed_verified_and_removed(named: HubServer, tmp_pa
     assert run("models", "verify").stdout == "hf:org/tiny: 1 files are right\n"
     assert "2.2 MB, all here" in run("models", "get", "hf:org/tiny").stdout
     listed = {each.name: each for each in ModelFolders([tmp_path / "hub"]).all()}
-    assert [*listed] == ["emoji-128.safetensors", "hf:org/tiny"] and listed["hf:org/tiny"].usable
+    assert [*listed] == ["emoji-256.safetensors", "hf:org/tiny"] and listed["hf:org/tiny"].usable
     assert "2.2 MB are free" in run("models", "remove", "hf:org/tiny").stdout
     refused(run("models", "remove", "hf:org/tiny"), "was not fetched; what was: none")
 

@@ -31,8 +31,9 @@ def test_the_shipped_model_makes_the_same_picture(noise: str) -> None:
     found = pipe("a red apple", steps=STEPS, guidance_scale=GUIDANCE, sampler="euler",
                  noise=noise, seed=3)
     height, width = found.parameters.height, found.parameters.width
-    latents = NoiseSource("cpu", (3,), (pipe.config.vae.z_channels, height // 8,
-                                        width // 8)).draw()
+    vae = pipe.config.vae
+    latents = NoiseSource("cpu", (3,), (vae.z_channels, height // vae.downscale,
+                                        width // vae.downscale)).draw()
     expected = peer.picture("a red apple", latents, noise, STEPS, GUIDANCE)
     assert expected.std() > 10, "an empty picture proves nothing"
     share = share_within_one(np.asarray(found.images[0]), expected)
@@ -54,7 +55,7 @@ def controlled(unet: Any, net: Any, hint: np.ndarray, strength: float) -> Any:
 
 def test_a_controlnet_steers_to_the_same_picture(tmp_path: Path) -> None:
     pipe, peer = Pipeline.load(), peer_pipeline(load(SHIPPED_MODEL))
-    config = ControlNetConfig(pipe.config.denoiser, hint_channels=(8, 12, 16, 20))
+    config = ControlNetConfig(pipe.config.denoiser, hint_channels=(8, 12, 16, 20, 24))
     net = peers.peer_controlnet(config).module
     net.save_pretrained(tmp_path)
     y, x = np.mgrid[:96, :160]
@@ -65,8 +66,9 @@ def test_a_controlnet_steers_to_the_same_picture(tmp_path: Path) -> None:
     result = pipe("a red apple", **options, controls=[control])
     found = np.asarray(result.images[0])
     height, width = result.parameters.height, result.parameters.width
-    latents = NoiseSource("cpu", (3,), (pipe.config.vae.z_channels, height // 8,
-                                        width // 8)).draw()
+    vae = pipe.config.vae
+    latents = NoiseSource("cpu", (3,), (vae.z_channels, height // vae.downscale,
+                                        width // vae.downscale)).draw()
     hint = as_hint(picture, width, height, (100, 200))
     expected = replace(peer, unet=controlled(peer.unet, net, hint, 0.2)).picture(
         "a red apple", latents, "karras", STEPS, GUIDANCE)

@@ -13,7 +13,7 @@ from smalti.diffusion.fit import size_warnings, weight_warnings, word_warnings
 from smalti.diffusion.options import PictureOptions
 from smalti.models.config import SD15
 
-SHIPPED = replace(SD15, default_width=128, default_height=128)
+SHIPPED = replace(SD15, default_width=256, default_height=256)
 
 
 def test_the_shipped_model_says_that_it_makes_small_pictures() -> None:
@@ -22,12 +22,12 @@ def test_the_shipped_model_says_that_it_makes_small_pictures() -> None:
     def said(**options: float) -> list[str]:
         return pipe.job(PictureOptions("a red apple", steps=1, **options)).warnings
 
-    (warning,) = said(width=256, height=256)
-    assert "made for pictures of 128x128; one of 256x256 has 4 times their area" in warning
+    (warning,) = said(width=512, height=512)
+    assert "made for pictures of 256x256; one of 512x512 has 4 times their area" in warning
     assert "smalti upscale" in warning
     (warning,) = said(hires=2)
-    assert "a second pass of 256x256 has 4 times their area" in warning
-    assert not said() and not said(width=128, height=160)
+    assert "a second pass of 512x512 has 4 times their area" in warning
+    assert not said() and not said(width=256, height=320)
 
 
 def test_the_shipped_model_says_what_it_was_not_taught() -> None:
@@ -73,7 +73,7 @@ def test_sizes_of_a_published_model(size: tuple[int, int], larger: tuple[int, in
 
 def test_a_second_pass_serves_models_that_were_trained_on_large_pictures() -> None:
     assert not list(size_warnings(SD15, 512, 512, (1024, 1024)))
-    (said,) = size_warnings(SHIPPED, 128, 128, (256, 256))
+    (said,) = size_warnings(SHIPPED, 256, 256, (512, 512))
     assert "enlarge the picture with a network instead (smalti upscale)" in said
 
 

@@ -23,12 +23,12 @@ class Ticking:
         return self.seconds
 
 
-def trained(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> list[dict]:
-    """Run the program; returns the lines of its log."""
+def trained(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str, px: int = 64) -> list[dict]:
+    """Run the program on pictures of `px` pixels a side; returns the lines of its log."""
     from plain_shapes import listed, packed
     from train import main
 
-    data, concepts = packed(out.parent), listed(out.parent)
+    data, concepts = packed(out.parent, px), listed(out.parent)
     with monkeypatch.context() as changed:
         ticking = Ticking()
         changed.setattr(time, "time", ticking)

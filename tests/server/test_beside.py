@@ -103,8 +103,8 @@ def test_a_model_has_a_picture_a_hash_and_what_it_was_made_for(client: Client, m
     assert told["family"] == "Stable Diffusion 1.x" and told["draws"] is None
     assert told["sizes"] == [[16, 16]] and told["defaults"]["width"] == 16
     shipped = client.get("/api/models/defaults").json
-    assert "red apple" in shipped["draws"] and "128×128" in shipped["about"]
-    assert shipped["multiple"] == 32
+    assert "red apple" in shipped["draws"] and "256×256" in shipped["about"]
+    assert shipped["multiple"] == 64
 
 
 def test_sizes_are_those_that_a_model_was_trained_on() -> None:
@@ -120,4 +120,4 @@ def test_the_shipped_model_has_learnt_what_it_is_said_to_draw() -> None:
     learnt = {word.strip() for line in lines if line.count("|") > 1 and line[0] != "#"
               for word in line.split("|")[2].split(",")}
     assert {*guide.DRAWS} <= learnt
-    assert ModelFolders().all()[0].defaults["width"] == 128
+    assert ModelFolders().all()[0].defaults["width"] == 256

@@ -22,7 +22,7 @@ from smalti.server.openai.request import wanted
 
 def test_files_are_listed_with_what_they_are(models: Path) -> None:
     found = {each.name: each for each in ModelFolders([models]).all()}
-    assert [*found] == ["emoji-128.safetensors", "broken.safetensors", "style.safetensors",
+    assert [*found] == ["emoji-256.safetensors", "broken.safetensors", "style.safetensors",
                         "small/tiny.safetensors"]
     tiny = found["small/tiny.safetensors"]
     assert (tiny.kind, tiny.family, tiny.usable, tiny.defaults["width"]) == (MODEL, "sd1", True, 16)

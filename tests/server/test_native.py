@@ -105,7 +105,7 @@ def test_parts_of_a_device_may_be_named_in_any_way(client: Client) -> None:
 
 def test_what_is_there_is_told(client: Client) -> None:
     names = [each["name"] for each in client.get("/api/models").json["models"]]
-    assert names[0] == "emoji-128.safetensors" and "small/tiny.safetensors" in names
+    assert names[0] == "emoji-256.safetensors" and "small/tiny.safetensors" in names
     devices = client.get("/api/devices").json
     assert devices["working"] == ["cpu"] and devices["devices"][0]["id"] == "cpu"
     options = client.get("/api/options").json

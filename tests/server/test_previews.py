@@ -174,7 +174,7 @@ def test_the_colours_of_an_unknown_autoencoder_are_seen_in_its_first_picture(cli
 
 
 def test_a_job_that_runs_is_shown(client: Client) -> None:
-    path = "emoji-128.safetensors"
+    path = "emoji-256.safetensors"
     job = client.post("/api/jobs", {"prompt": "a", "model": path, "steps": 1000}).json["id"]
     address, until = f"/api/jobs/{job}/preview", time.monotonic() + SECONDS
     while (answer := client.get(f"{address}?n=1")).status == 404 and time.monotonic() < until:
@@ -201,7 +201,7 @@ def test_a_job_that_runs_is_shown(client: Client) -> None:
 def test_clients_of_the_web_ui_see_each_preview_once(client: Client, prefix: str, before: str
                                                      ) -> None:
     fields = {"prompt": "a", "steps": 150, "force_task_id": f"task{prefix}",
-              "override_settings": {"sd_model_checkpoint": "emoji-128.safetensors"}}
+              "override_settings": {"sd_model_checkpoint": "emoji-256.safetensors"}}
     thread = threading.Thread(target=client.post, args=(f"{prefix}/sdapi/v1/txt2img", fields))
     thread.start()
     asked: dict[str, Any] = {"id_task": f"task{prefix}", "id_live_preview": -1}

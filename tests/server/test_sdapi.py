@@ -74,7 +74,7 @@ def test_lists_are_those_that_clients_choose_from(api: webuiapi.WebUIApi) -> Non
     assert {"Euler a", "DPM++ 2M"} <= {*api.util_get_sampler_names()}
     assert {"automatic", "karras"} <= {*api.util_get_scheduler_names()}
     names = [name.partition(" [")[0] for name in api.util_get_model_names()]
-    assert names == ["emoji-128.safetensors", "small/tiny.safetensors"]
+    assert names == ["emoji-256.safetensors", "small/tiny.safetensors"]
     assert [each["name"] for each in api.get_loras()] == ["style"]
 
 
@@ -85,9 +85,9 @@ def test_options_are_read_back_and_decide_the_model(api: webuiapi.WebUIApi, clie
     assert api.get_options()["show_progress_every_n_steps"] == 3
     assert "RNG: CPU" in made(api).info["infotexts"][0]
     api.set_options({"randn_source": "NV"})
-    override = {"override_settings": {"sd_model_checkpoint": "emoji-128"}}
+    override = {"override_settings": {"sd_model_checkpoint": "emoji-256"}}
     job = made(api, **override, width=64, height=64, steps=1)
-    assert job.info["sd_model_name"] == "emoji-128"
+    assert job.info["sd_model_name"] == "emoji-256"
     answer = client.post("/sdapi/v1/options", {"sd_model_checkpoint": "none"})
     assert answer.status == 422 and "no model is named 'none'" in answer.json["errors"]
 

@@ -228,7 +228,7 @@ def test_a_cancelled_job_stops_within_a_step(site: Site, monkeypatch: pytest.Mon
 def test_models_share_the_memory_of_their_device(site: Site) -> None:
     """Weights of one model are evicted for those of another, not kept beside them for ever."""
     made(site)
-    job = made(site, vae="emoji-128.safetensors")
+    job = made(site, vae="emoji-256.safetensors")
     assert "no vae is named" in (job.message or "")
     (worker,) = site.workers
     first = next(reversed(worker._pipelines.values()))

@@ -138,6 +138,33 @@ def test_a_denoiser_keeps_its_names_and_says_the_same() -> None:
                for a, b in zip(found[2:], exact[2:], strict=True))
 
 
+def test_a_denoiser_in_bfloat16_keeps_its_convolutions_and_says_nearly_the_same() -> None:
+    import torch
+    from kernels import Convolution, Gated, Norm, Point, quicken
+    from models import make_unet
+    from presets import PRESETS
+
+    torch.manual_seed(3)
+    preset = PRESETS["smoke"]
+    plain = make_unet(preset).eval()
+    fast = copy.deepcopy(plain)
+    assert quicken(fast, convolutions=False)
+    kinds = {type(layer) for layer in fast.modules()}
+    assert kinds >= {Gated, Norm, Point} and Convolution not in kinds
+    x, words = torch.randn(2, 4, 8, 8), torch.randn(2, 77, preset["text"]["width"])
+    exact = plain(x, torch.tensor([10, 700]), encoder_hidden_states=words).sample
+    with torch.autocast("cpu", torch.bfloat16):
+        found = fast(x, torch.tensor([10, 700]), encoder_hidden_states=words).sample
+    assert found.dtype == torch.bfloat16
+    assert 0 < (found.float() - exact).abs().max() < 0.05 * exact.abs().max()
+    found.float().square().mean().backward()
+    exact.square().mean().backward()
+    assert all(each.grad.dtype == torch.float32 for each in fast.parameters())
+    norms = [torch.nn.utils.get_total_norm([each.grad for each in model.parameters()])
+             for model in (fast, plain)]
+    assert torch.allclose(*norms, rtol=0.1)
+
+
 def test_moments_of_a_state_are_read_in_the_order_of_their_parameters() -> None:
     import torch
     from models import reorder

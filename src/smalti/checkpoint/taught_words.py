@@ -6,7 +6,7 @@ others, and a person who asks for them is told so. The file has the name of the 
 most usual first. A line that begins with `around:` has words that may stand beside them, and `#`
 begins a comment:
 
-    # what emoji-128 was taught
+    # what emoji-256 was taught
     around: a, an, on, white, background
     red apple, apple
     hot dog, hotdog

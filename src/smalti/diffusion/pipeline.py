@@ -47,7 +47,7 @@ from smalti.diffusion.words import Vocabulary
 from smalti.runtime import Program, ahead
 from smalti.runtime.choice import described, gone, precisions
 
-SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
+SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-256.safetensors"
 
 
 class Pipeline:
@@ -56,7 +56,7 @@ class Pipeline:
     >>> pipe = Pipeline.load(threads=1)
     >>> result = pipe("a red apple", steps=1)
     >>> result.images[0].size, result.seeds, result.parameters.sampler
-    ((128, 128), (7,), 'euler_a')
+    ((256, 256), (7,), 'euler_a')
     """
 
     def __init__(self, submodels: Submodels, name: str, memory_bytes: int,

@@ -99,7 +99,7 @@ SHIPPED = _matrix(
     (0.0073, 0.0522, -0.0116), (0.0570, 0.0131, 0.0116), (-0.0024, 0.0030, -0.0446),
     (0.0244, 0.0722, -0.0546), (-0.0031, -0.0561, -0.0283), (-0.0700, -0.0461, 0.0200),
     offset=(0.6486, 0.5591, 0.5165))
-SHIPPED_KIND: Kind = (12, (16, 32, 64, 64), 0.18215, 0.0)
+SHIPPED_KIND: Kind = (12, (16, 16, 32, 64, 64), 0.18215, 0.0)
 
 PROJECTIONS: Mapping[Kind, Projection] = {
     kind_of(SD_VAE): SD, kind_of(SDXL_VAE): SDXL, kind_of(SD3_VAE): SD3, kind_of(FLUX_VAE): FLUX,

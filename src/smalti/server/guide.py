@@ -14,10 +14,10 @@ GRID = 64
 SHAPES = ((1, 1), (4, 3), (3, 4), (3, 2), (2, 3), (16, 9), (9, 16))
 """Of pictures, as cameras and screens have them."""
 ABOUT_SHIPPED = (
-    "This little model comes with Smalti, so that everything works at once: it draws one thing on "
-    "a white ground, {size} pixels, from one or two words such as “red apple”. It has learnt "
-    "about 200 things by heart and is no general picture model; for others, give a folder with "
-    "--models.")
+    "This little model comes with Smalti, so that everything works at once: it draws one to "
+    "four things, {size} pixels, from a few words such as “red apple”, “two cats” or “a dog left "
+    "of a tree”. It has learnt about 200 things by heart and is no general picture model; for "
+    "others, give a folder with --models.")
 SEVERAL_EDITED = (
     "It changes a picture as a sentence in English or Chinese says, or puts what is in up to three "
     "pictures together: give them, and call them picture 1 to 3. What is made has about {size} "

@@ -177,7 +177,7 @@ def test_a_stream_whose_client_has_gone_before_it_begins_ends_too() -> None:
 
 
 def test_models_are_listed(api: openai.OpenAI) -> None:
-    assert [each.id for each in api.models.list()] == ["emoji-128.safetensors",
+    assert [each.id for each in api.models.list()] == ["emoji-256.safetensors",
                                                        "small/tiny.safetensors"]
     assert api.models.retrieve("small/tiny.safetensors").object == "model"
     with pytest.raises(openai.NotFoundError) as caught:
