@@ -6,7 +6,8 @@ TRAIN_STEPS = 1000
 CLIP_TOKENS = 49408
 START_TOKEN, END_TOKEN, CONTEXT = 49406, 49407, 77
 
-# The models of `emoji-256`, before its latents had 12 channels (`--latents`), and the batches that
+# The models of `emoji-256`, before its latents had 12 channels (`--latents`) and its
+# autoencoder a fifth level (`--px`), and the batches that
 # two processor cores learn from.
 SHIPPED = dict(
     px=128,

@@ -202,6 +202,11 @@ class Run:
         path = self.out / "state" / name
         return torch.load(path, map_location="cpu", weights_only=False) if path.exists() else None
 
+    @property
+    def latent_sizes(self) -> list[int]:
+        """Pixels a side of the run's pictures, and channels of its latents."""
+        return [self.preset["px"], self.preset["vae"]["z"]]
+
     def started_vae(self) -> torch.nn.Module:
         """The autoencoder of the file that the run goes on from, with the channels of the run."""
         if self.before:
@@ -213,6 +218,13 @@ class Run:
         """The finished autoencoder."""
         model = self.started_vae() if self.start else make_vae(self.preset)
         kept = self.start and not self.before  # then no stage has trained all of it
+        trained = self.load("vae.pt") or {}
+        if self.before and not trained.get("done"):
+            raise SystemExit(f"{self.out} has no finished autoencoder for --px or --latents: train "
+                             f"it first (--stage vae --vae-minutes 18)")
+        if kept and trained.get("sizes", self.latent_sizes) != self.latent_sizes:
+            raise SystemExit(f"{self.out} was begun with --px or --latents: give that again, or "
+                             f"another --out")
         for file, trained in (("vae.pt", [model]), (DECODER_FILE, decoding(model))):
             state = None if kept and file == "vae.pt" else self.load(file)
             parameters = [each for part in trained for each in part.parameters()]

@@ -22,7 +22,8 @@ from wider import divergence, held_loss, without_details
 
 SCENES = 0.4
 """Share of the pictures that are scenes: small things, lines, squares and grounds, which are not in
-pictures of single things."""
+pictures of single things. On a graphics processor there are none: it would wait for them, 4 ms of a
+core each."""
 
 ROUGH = 0.15
 """Most of the noise, as a share of the deviation of each channel, that is added to latents while a
@@ -77,6 +78,7 @@ class VaeStage:
             self.mean.values = [value.to(run.device) for value in state["mean"]]
             self.mean.count = self.step = state["step"]
             self.clock.spent = state["spent"]
+            torch.manual_seed(run.options.seed + self.step)  # other noise each time it goes on
         styles = preset["styles"].split(",")
         known = {entry.label for entry in read_list(SHORT_LIST)}
         self.weight = torch.tensor([
@@ -85,7 +87,7 @@ class VaeStage:
             for style, concept in zip(self.pictures.style, self.pictures.concept, strict=True)])
         self.random = torch.Generator().manual_seed(run.options.seed + self.step)
         self.scenes, self.composer = random.Random(run.options.seed + self.step), None
-        if preset["scenes"] and run.options.concepts:
+        if preset["scenes"] and run.options.concepts and run.device.type == "cpu":
             self.composer = composer_of(run, read_list(Path(run.options.concepts)))
 
     def first_channels(self) -> torch.nn.Module | None:
@@ -184,7 +186,8 @@ class VaeStage:
         """Save the state and draw some pictures beside what became of them."""
         self.run.save(self.file, dict(
             model=self.model.state_dict(), optimiser=self.optimiser.state_dict(),
-            mean=self.mean.values, step=self.step, spent=self.clock.spent, done=done))
+            mean=self.mean.values, step=self.step, spent=self.clock.spent, done=done,
+            sizes=self.run.latent_sizes))
         self.sheet()
 
     @torch.no_grad()

@@ -59,7 +59,8 @@ def parse() -> argparse.Namespace:
         add(f"--{stage}-minutes", type=float)
     add("--decoder-minutes", type=float, default=0, help="of a finished file: the decoder alone")
     add("--few-minutes", type=float, default=0, help="a denoiser for few steps, without guidance")
-    add("--start", default="", help="a single file to go on from; its autoencoder is kept")
+    add("--start", default="", help="a single file to go on from; its autoencoder is "
+        "kept, but for --latents, --px and --decoder-minutes")
     add("--latents", type=int, default=0, help="channels of latents: what --start lacks of them "
         "its autoencoder learns in --vae-minutes, then its denoiser; 0: as many as it has")
     add("--px", type=int, default=0, help="pixels a side: twice those of --start, whose "
@@ -142,6 +143,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: setattr(run, "asked_to_end", True))
     run.log(event="start", options=vars(options), torch=torch.__version__)
     wanted = set(STAGES[1:8]) if options.stage == "all" else {options.stage}
+    if "vae" in wanted and run.before and not options.vae_minutes and not done(run, "vae.pt"):
+        raise SystemExit("--px and --latents change the autoencoder, which has to learn: give it "
+                         "minutes (--vae-minutes 18)")
     if "vae" in wanted and (not run.start or run.before) and not done(run, "vae.pt") \
             and not VaeStage(run).train():
         return

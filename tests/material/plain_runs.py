@@ -25,6 +25,7 @@ class Ticking:
 
 def trained(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str, px: int = 64) -> list[dict]:
     """Run the program on pictures of `px` pixels a side; returns the lines of its log."""
+    import torch
     from plain_shapes import listed, packed
     from train import main
 
@@ -37,5 +38,10 @@ def trained(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str, px: int = 64
             "train.py", "--preset", "smoke", "--data", str(data), "--out", str(out), "--device",
             "cpu", "--threads", "1", "--concepts", str(concepts), "--log-every", "1", "--set",
             "scenes=40", "--text-minutes", "0.01", "--vae-minutes", "0.02", "--steps", "2", *more])
-        main()
+        flash = torch.backends.cuda.flash_sdp_enabled()
+        try:
+            main()
+        finally:  # a run in bfloat16 changes how PyTorch computes attention in all of the process
+            torch.backends.cuda.enable_flash_sdp(flash)
+            torch.backends.cuda.enable_mem_efficient_sdp(flash)
     return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]

@@ -59,6 +59,10 @@ def test_a_finished_file_learns_to_draw_larger_pictures(
              "0", "--text-minutes", "0")
     with pytest.raises(SystemExit, match="64 pixels a side, and the run is for 128: give larger"):
         trained(*asked, "--stage", "vae")
+    with pytest.raises(SystemExit, match="no finished autoencoder for --px or --latents: train it"):
+        trained(*asked, "--stage", "bank", px=128)
+    with pytest.raises(SystemExit, match="which has to learn: give it minutes"):
+        trained(*asked, "--stage", "vae", "--vae-minutes", "0", px=128)
     trained(*asked, "--stage", "vae", px=128)
     trained(*asked, "--stage", "decoder", "--decoder-minutes", "0.02", px=128)
     trained(*asked, "--stage", "bank", px=128)
@@ -77,6 +81,8 @@ def test_a_finished_file_learns_to_draw_larger_pictures(
     log = trained(monkeypatch, tmp_path / "c", "--start", str(large), "--unet-minutes", "0.02",
                   px=128)
     assert any(line.get("event") == "export" for line in log)
+    with pytest.raises(SystemExit, match="was begun with --px or --latents: give that again"):
+        trained(monkeypatch, tmp_path / "b", "--start", str(file), "--stage", "export", px=128)
     with pytest.raises(SystemExit, match="--px 96: expected twice the 64 pixels of a file"):
         trained(monkeypatch, tmp_path / "d", "--start", str(file), "--px", "96")
     with pytest.raises(SystemExit, match="--px 128: expected twice"):

@@ -13,8 +13,8 @@ MODEL = (
     option("-m", "--model", default=None, metavar="PATH|NAME",
            help="Checkpoint (.safetensors, .ckpt, .gguf), diffusers folder, or a name to fetch "
                 "one by (hf:OWNER/NAME, civitai:ID, a short name: smalti models). Default: the "
-                "model that ships with Smalti, which draws one of 200 things, such as a red apple, "
-                "a cat, a rocket; `smalti inspect` says which."),
+                "model that ships with Smalti, which draws one to four of 200 things, such as a "
+                "red apple, two cats; `smalti inspect` says which."),
     option("--text-encoder", "text_encoders", multiple=True, metavar="PATH",
            help="File of a text encoder that the model lacks, or instead of its own; may be "
                 "given several times."),

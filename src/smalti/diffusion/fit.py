@@ -18,7 +18,7 @@ from smalti.models.language_config import ReduxConfig
 HIRES_SIDE_MIN = 512
 """Side of the default picture from which on a second pass at a larger size serves. Models that were
 trained on smaller ones make textures of shapes there, as the one that ships with Smalti does: its
-apple of 128 pixels is a square with patches at 256, with and without a first pass."""
+apple of 256 pixels is a square with patches at 512, with and without a first pass."""
 
 
 def check_parts(opened: Checkpoint) -> None:

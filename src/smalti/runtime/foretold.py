@@ -29,8 +29,8 @@ from smalti.schedule.merge import contraction_extents
 CPU_PRECISIONS = ("auto", "f32", "bf16")
 WINDOWS_SHARE = {"cpu": 1.8, "gpu": 1.35}
 """What compiled programs with convolutions compute in, over what lies between their kernels: those
-transform and pad their inputs. The shipped model at 512x512: 1.77 and 1.02 for UNet and decoder on
-a CPU with AVX-512, 1.31 and 1.25 on a GPU; Z-Image's transformer 1.0."""
+transform and pad their inputs. The model for 128x128 that shipped before at 512x512: 1.77 and 1.02
+for UNet and decoder on a CPU with AVX-512, 1.31 and 1.25 on a GPU; Z-Image's transformer 1.0."""
 POOL_HALVES = 2
 """Of a CPU, what streamed weights are read into: each holds those of a kernel at least."""
 
