@@ -31,7 +31,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[C
     shutil.copytree(models, root, dirs_exist_ok=True)
     tiny_families.write_parts(root / "models", tiny_families.FAMILIES["chroma"])
     with served(opened(tmp_path_factory.mktemp("pictures"), root)) as found:
-        found.made(prompt="a boat", steps=1, width=256, height=256)
+        found.made(prompt="a boat", steps=1, width=512, height=512)
         found.post("/api/jobs/pause")
         yield found
 

@@ -78,8 +78,8 @@ def test_what_is_painted_is_made_anew_and_the_rest_stays(
     expect(large(page)).to_have_attribute("alt", "a blue bird")
     before, after = pixels(client.get(made["file"]).content), newest(client)
     change = np.abs(after - before).max(axis=2)
-    assert change[:64, :64].max() > 20, "nothing was made anew where it was painted"
-    assert change[80:, :].max() <= UNCHANGED and change[:, 90:].max() <= UNCHANGED
+    assert change[:128, :128].max() > 20, "nothing was made anew where it was painted"
+    assert change[160:, :].max() <= UNCHANGED and change[:, 180:].max() <= UNCHANGED
 
 
 def test_a_picture_is_extended_and_what_was_there_stays(
@@ -89,7 +89,7 @@ def test_a_picture_is_extended_and_what_was_there_stays(
     page.get_by_label("Extend by").fill("64")
     page.keyboard.press("Tab")
     page.get_by_role("button", name="Extend to the right").click()
-    expect(status(page)).to_contain_text("192×128")
+    expect(status(page)).to_contain_text("320×256")
     page.keyboard.press("Control+Enter")
     expect(canvas).to_have_count(0)
     page.get_by_label("Prompt", exact=True).fill("two red apples")
@@ -97,9 +97,9 @@ def test_a_picture_is_extended_and_what_was_there_stays(
     create(page).click()
     expect(large(page)).to_have_attribute("alt", "two red apples")
     before, after = pixels(client.get(made["file"]).content), newest(client)
-    assert after.shape == (128, 192, 3)
-    assert np.abs(after[:, :96] - before[:, :96]).max() <= UNCHANGED
-    assert np.abs(after[:, 128:] - before[:, ::-1][:, :64]).max() > 20, "the new part is a mirror"
+    assert after.shape == (256, 320, 3)
+    assert np.abs(after[:, :192] - before[:, :192]).max() <= UNCHANGED
+    assert np.abs(after[:, 256:] - before[:, ::-1][:, :64]).max() > 20, "the new part is a mirror"
 
 
 def test_the_tools_do_what_they_say_by_keys_alone(visits: Visits, made: dict) -> None:
@@ -115,7 +115,7 @@ def test_the_tools_do_what_they_say_by_keys_alone(visits: Visits, made: dict) ->
     expect(said).to_contain_text("100 %")
     press("e")
     press("Enter")
-    expect(said).to_contain_text("98 %")  # a circle of 19 pixels in 128 x 128
+    expect(said).to_contain_text("98 %")  # a circle of 38 pixels in 256 x 256
     press("i")
     expect(said).to_contain_text("2 %")
     press("Delete")
@@ -123,7 +123,7 @@ def test_the_tools_do_what_they_say_by_keys_alone(visits: Visits, made: dict) ->
     press("b")
     for key in ("]", "]", "ArrowLeft", "Shift+ArrowUp", "Enter"):
         press(key)
-    expect(said).to_contain_text("4 %")  # a circle of 28 pixels
+    expect(said).to_contain_text("4 %")  # a circle of 56 pixels
     press("Escape")
     expect(page.get_by_role("alert")).to_contain_text("Esc once more")
     press("Escape")
@@ -189,7 +189,7 @@ def test_a_file_is_opened_in_the_editor_and_what_is_none_is_refused_in_a_sentenc
     whole = io.BytesIO()
     Image.new("RGB", (200, 120), "red").save(whole, "WEBP")
     drop(page, "red.webp", whole.getvalue())
-    expect(status(page)).to_contain_text("160×96")  # as many pixels as the model is made for
+    expect(status(page)).to_contain_text("320×192")  # as many pixels as the model is made for
 
 
 def drop(page: Page, name: str, content: bytes) -> None:

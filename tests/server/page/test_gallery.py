@@ -72,7 +72,7 @@ def test_a_picture_without_settings_is_what_the_next_one_begins_with(visits: Vis
     drop(page, file.getvalue(), "lawn.png")
     chip = page.get_by_role("button", name="The picture to begin with")
     expect(chip).to_be_visible()
-    expect(page.get_by_role("button", name=re.compile("^Size: 160 × 96"))).to_be_visible()
+    expect(page.get_by_role("button", name=re.compile("^Size: 320 × 192"))).to_be_visible()
     page.reload()
     expect(chip).to_be_visible()
     other = page.context.new_page()
@@ -81,7 +81,7 @@ def test_a_picture_without_settings_is_what_the_next_one_begins_with(visits: Vis
     chip.click()
     page.get_by_role("button", name="Remove").click()
     expect(chip).to_have_count(0)
-    expect(page.get_by_role("button", name="Size: 128 × 128")).to_be_visible()
+    expect(page.get_by_role("button", name="Size: 256 × 256")).to_be_visible()
     expect(other.get_by_role("button", name="The picture to begin with")).to_have_count(0)
 
 

@@ -48,7 +48,7 @@ def test_a_first_visit_ends_in_a_picture_that_was_seen_coming(visits: Visits, cl
     expect(large(page)).to_be_visible()
     told, previewed = page.evaluate("() => [window.told, window.previewed]")
     assert any(re.search(rf"Step \d+ of {MANY}", each) for each in told) and previewed == [16]
-    assert large(page).evaluate("(each) => each.decode().then(() => each.naturalWidth)") == 128
+    assert large(page).evaluate("(each) => each.decode().then(() => each.naturalWidth)") == 256
     expect(page.get_by_role("region", name="Gallery").locator("img")).to_have_count(1)
     assert client.get("/api/pictures").json["pictures"][0]["prompt"] == "a red apple"
 
