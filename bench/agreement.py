@@ -10,7 +10,6 @@ from smalti.benchmark.pictures import peer_pipeline, share_within_one
 from smalti.benchmark.table import Row
 from smalti.checkpoint import load
 from smalti.diffusion.pipeline import Pipeline
-from smalti.diffusion.random import NoiseSource
 
 PROMPT = "a red apple on a wooden table, photograph"
 SHARE_MIN = 0.999
@@ -27,10 +26,9 @@ def picture_row(path: Path, noise: str, steps: int, threads: int) -> Row:
         PROMPT, steps=steps, guidance_scale=GUIDANCE, sampler="euler", noise=noise, seed=SEED)
     asked = found.parameters
     checkpoint = load(path)
-    factor = checkpoint.config.vae.downscale
-    shape = (checkpoint.config.vae.z_channels, asked.height // factor, asked.width // factor)
-    latents = NoiseSource("cpu", (SEED,), shape).draw()
-    expected = peer_pipeline(checkpoint).picture(PROMPT, latents, noise, steps, GUIDANCE)
+    peer = peer_pipeline(checkpoint)
+    latents = peer.standard_noise(asked.height, asked.width, SEED)
+    expected = peer.picture(PROMPT, latents, noise, steps, GUIDANCE)
     share = share_within_one(np.asarray(found.images[0]), expected)
     return Row(f"picture {asked.width}x{asked.height}, {steps} steps, {noise}: pixels within 1 "
                f"of 255", f">= {SHARE_MIN:.1%}", f"{share:.3%}", share >= SHARE_MIN)

@@ -33,7 +33,6 @@ PROMPTS = ("a red apple", "a yellow sun", "a sailing boat", "a green tree", "a r
            "a grey cat", "an owl", "a rocket", "a house", "a rainbow", "a birthday cake",
            "a blue bird", "a butterfly", "a sunflower")
 """What the shipped model draws; the last one is seen large."""
-STEPS = 18
 MANY = 300
 """Steps of a picture that is still being made when it is looked at."""
 MADE_SHARE = 0.3
@@ -144,7 +143,7 @@ def main(arguments: Sequence[str]) -> None:
             executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         first(browser, server)
         for seed, prompt in enumerate(PROMPTS, 1):
-            server.ended(server.submit(prompt=prompt, steps=STEPS, seed=seed))
+            server.ended(server.submit(prompt=prompt, seed=seed))
         for scene in SCENES[1:]:
             scene(browser, server)
         browser.close()

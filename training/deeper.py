@@ -8,13 +8,10 @@ import torch
 import torch.nn.functional as F
 from layout import from_single_file
 from models import make_vae
-from presets import LATENT_SCALE
+from wider import kept
 
-KEEP = 3.0
-"""Weight of the difference between means and what they were, in their variance, beside a loss of
-about 0.1: 0.1 % of the variance are 0.003 of the loss."""
 KEEP_NOISE = 0.01
-"""Weight of the squared difference between log variances and what they were."""
+"""Weight of the squared difference between log variances and what they were, beside `kept`."""
 
 
 def deeper_preset(preset: dict) -> dict:
@@ -61,5 +58,4 @@ def half(image: torch.Tensor) -> torch.Tensor:
 def held_latents(mean: torch.Tensor, logvar: torch.Tensor, was: torch.Tensor,
                  logvar_was: torch.Tensor) -> torch.Tensor:
     """What keeps latents [n, c, h, w], given by means and log variances, where they were."""
-    kept = (mean - was).square().mean() * LATENT_SCALE ** 2
-    return KEEP * kept + KEEP_NOISE * (logvar - logvar_was).square().mean()
+    return kept(mean, was) + KEEP_NOISE * (logvar - logvar_was).square().mean()

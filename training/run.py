@@ -218,15 +218,15 @@ class Run:
         """The finished autoencoder."""
         model = self.started_vae() if self.start else make_vae(self.preset)
         kept = self.start and not self.before  # then no stage has trained all of it
-        trained = self.load("vae.pt") or {}
-        if self.before and not trained.get("done"):
+        whole = self.load("vae.pt") or {}
+        if self.before and not whole.get("done"):
             raise SystemExit(f"{self.out} has no finished autoencoder for --px or --latents: train "
                              f"it first (--stage vae --vae-minutes 18)")
-        if kept and trained.get("sizes", self.latent_sizes) != self.latent_sizes:
+        if kept and whole.get("sizes", self.latent_sizes) != self.latent_sizes:
             raise SystemExit(f"{self.out} was begun with --px or --latents: give that again, or "
                              f"another --out")
-        for file, trained in (("vae.pt", [model]), (DECODER_FILE, decoding(model))):
-            state = None if kept and file == "vae.pt" else self.load(file)
+        for state, trained in (({} if kept else whole, [model]),
+                               (self.load(DECODER_FILE), decoding(model))):
             parameters = [each for part in trained for each in part.parameters()]
             for parameter, mean in zip(parameters, state["mean"], strict=True) if state else ():
                 parameter.data.copy_(mean)

@@ -50,7 +50,7 @@ class VaeStage:
     With `decoder_alone` the encoder of finished weights stays as it is, and so do the latents, so
     that every denoiser for them draws with the new decoder. Where the run has more channels of
     latents than the weights that it goes on from, the first ones are held where they were; where it
-    has larger pictures, all are.
+    has larger pictures, all of them are.
     """
 
     def __init__(self, run, decoder_alone: bool = False):
@@ -126,7 +126,7 @@ class VaeStage:
             with torch.set_grad_enabled(not self.decoder_alone):
                 latent = self.core.encode(image).latent_dist
             drawn = latent.sample()
-            if self.run.new_latents:
+            if self.first and self.run.new_latents:
                 drawn = without_details(drawn, self.run.before["vae"]["z"], self.random)
             if self.decoder_alone:
                 drawn = roughened(drawn)

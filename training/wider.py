@@ -79,12 +79,17 @@ def divergence(mean: torch.Tensor, logvar: torch.Tensor) -> torch.Tensor:
     return 0.5 * (mean.square() + logvar.exp() - 1 - logvar).mean()
 
 
+def kept(mean: torch.Tensor, was: torch.Tensor) -> torch.Tensor:
+    """What keeps means [n, c, h, w] of latents where they were."""
+    return KEEP * (mean - was).square().mean() * LATENT_SCALE ** 2
+
+
 def held_loss(mean: torch.Tensor, logvar: torch.Tensor, was: torch.Tensor) -> torch.Tensor:
     """What keeps latents [n, c, h, w] in their places: the first channels where they `was`, the
     others near a normal distribution."""
     few = was.shape[1]
-    kept = (mean[:, :few] - was).square().mean() * LATENT_SCALE ** 2
-    return KEEP * kept + ADDED_DIVERGENCE * divergence(mean[:, few:], logvar[:, few:])
+    added = divergence(mean[:, few:], logvar[:, few:])
+    return kept(mean[:, :few], was) + ADDED_DIVERGENCE * added
 
 
 def without_details(latent: torch.Tensor, few: int, random: torch.Generator) -> torch.Tensor:

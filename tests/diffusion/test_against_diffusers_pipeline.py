@@ -15,7 +15,6 @@ from smalti.benchmark.pictures import peer_pipeline, share_within_one
 from smalti.checkpoint import load
 from smalti.diffusion.control import Control, as_hint
 from smalti.diffusion.pipeline import SHIPPED_MODEL, Pipeline
-from smalti.diffusion.random import NoiseSource
 from smalti.models import ControlNetConfig
 
 pytestmark = pytest.mark.peers
@@ -30,10 +29,7 @@ def test_the_shipped_model_makes_the_same_picture(noise: str) -> None:
     pipe, peer = Pipeline.load(), peer_pipeline(load(SHIPPED_MODEL))
     found = pipe("a red apple", steps=STEPS, guidance_scale=GUIDANCE, sampler="euler",
                  noise=noise, seed=3)
-    height, width = found.parameters.height, found.parameters.width
-    vae = pipe.config.vae
-    latents = NoiseSource("cpu", (3,), (vae.z_channels, height // vae.downscale,
-                                        width // vae.downscale)).draw()
+    latents = peer.standard_noise(found.parameters.height, found.parameters.width, 3)
     expected = peer.picture("a red apple", latents, noise, STEPS, GUIDANCE)
     assert expected.std() > 10, "an empty picture proves nothing"
     share = share_within_one(np.asarray(found.images[0]), expected)
@@ -66,9 +62,7 @@ def test_a_controlnet_steers_to_the_same_picture(tmp_path: Path) -> None:
     result = pipe("a red apple", **options, controls=[control])
     found = np.asarray(result.images[0])
     height, width = result.parameters.height, result.parameters.width
-    vae = pipe.config.vae
-    latents = NoiseSource("cpu", (3,), (vae.z_channels, height // vae.downscale,
-                                        width // vae.downscale)).draw()
+    latents = peer.standard_noise(height, width, 3)
     hint = as_hint(picture, width, height, (100, 200))
     expected = replace(peer, unet=controlled(peer.unet, net, hint, 0.2)).picture(
         "a red apple", latents, "karras", STEPS, GUIDANCE)

@@ -38,10 +38,11 @@ def trained(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str, px: int = 64
             "train.py", "--preset", "smoke", "--data", str(data), "--out", str(out), "--device",
             "cpu", "--threads", "1", "--concepts", str(concepts), "--log-every", "1", "--set",
             "scenes=40", "--text-minutes", "0.01", "--vae-minutes", "0.02", "--steps", "2", *more])
-        flash = torch.backends.cuda.flash_sdp_enabled()
+        cuda = torch.backends.cuda
+        before = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()
         try:
             main()
         finally:  # a run in bfloat16 changes how PyTorch computes attention in all of the process
-            torch.backends.cuda.enable_flash_sdp(flash)
-            torch.backends.cuda.enable_mem_efficient_sdp(flash)
+            cuda.enable_flash_sdp(before[0])
+            cuda.enable_mem_efficient_sdp(before[1])
     return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]

@@ -13,6 +13,7 @@ from smalti.benchmark import peers
 from smalti.checkpoint import Checkpoint
 from smalti.dataclass import dataclass
 from smalti.diffusion.noise import NOISES, NoiseLevels
+from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.tokenizer import encode
 from smalti.models.config import ModelConfig
 
@@ -28,7 +29,7 @@ class PeerPipeline:
 
     def picture(self, prompt: str, latents: np.ndarray, noise: str, steps: int,
                 guidance: float, negative_prompt: str = "") -> np.ndarray:
-        """uint8[height, width, 3], by Euler's method from standard noise `latents` [1, 4, h, w]."""
+        """uint8[height, width, 3], by Euler's method from `standard_noise`."""
         import torch
 
         with torch.inference_mode():
@@ -44,6 +45,13 @@ class PeerPipeline:
             image = self.vae.decode(x / self.config.vae.scaling_factor, return_dict=False)[0]
         pixels = (image[0] / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).numpy()
         return (pixels * 255).round().astype(np.uint8)
+
+    def standard_noise(self, height: int, width: int, seed: int) -> np.ndarray:
+        """f32[1, channels, h, w]: what Smalti begins a picture of this size with, by the same seed.
+        """
+        vae = self.config.vae
+        shape = (vae.z_channels, height // vae.downscale, width // vae.downscale)
+        return NoiseSource("cpu", (seed,), shape).draw()
 
     def _context(self, *prompts: str) -> Any:
         import torch
