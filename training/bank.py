@@ -18,6 +18,8 @@ from scene import Art, place
 from shortlist import Entry, caption_of, pictures_of, read_list
 
 CAPTIONS_OF_ENTRY = 64
+PLACES_OF_ENTRY = 8
+"""Where a thing of the short list stands alone, beside scenes."""
 SCENES_OF_PART = 1600
 """Scenes that are saved together; 16 processes draw two of their parts each."""
 Drawn = Encoded = tuple[torch.Tensor, list[str], float]
@@ -152,13 +154,17 @@ def assemble(pictures: Pictures, items: Iterable[Encoded], vocabulary: list[int]
 
 
 def listed_items(run, entries: list[Entry]) -> Iterator[Drawn]:
-    """Each thing of the short list by itself; beside scenes, `plain` of what is drawn are these."""
-    pictures, preset = run.pictures(), run.preset
-    rng = random.Random(run.options.seed + 3)
+    """Each thing of the short list by itself. Beside scenes, `plain` of what is drawn are these, at
+    several places, so that it does not stand at one of them more often than at others."""
+    preset, rng = run.preset, random.Random(run.options.seed + 3)
     total = sum(entry.weight for entry in entries)
-    scale = preset["plain"] / total if preset["scenes"] else 1.0
-    for entry, picture in zip(entries, pictures_of(entries, pictures), strict=True):
-        captions = [caption_of(rng, entry) for _ in range(CAPTIONS_OF_ENTRY)]
+    placed = PLACES_OF_ENTRY if preset["scenes"] else 1
+    scale = preset["plain"] / total / placed if preset["scenes"] else 1.0
+    pictures = (composer_of(run, entries).art.placed(entries, placed, rng) if preset["scenes"]
+                else pictures_of(entries, run.pictures()))
+    for number, picture in enumerate(pictures):
+        entry = entries[number // placed]
+        captions = [caption_of(rng, entry) for _ in range(CAPTIONS_OF_ENTRY // placed)]
         yield picture, captions, entry.weight * scale
 
 

@@ -17,7 +17,7 @@ from judged import Judgement, Seen, Wanted, met, read_prompts
 from landscape import VIEWS
 from pictures import with_article
 from presets import BACKGROUNDS, CLOSINGS, HUES, MILD_WORDS, OPENINGS
-from scene import MANY, STYLES, THINGS_MAX, Art, Scene, Thing, spread
+from scene import MANY, STYLES, THINGS_MAX, Art, Scene, Thing, filling, spread
 from shortlist import Entry, named_in
 
 PROMPTS = Path(__file__).with_name("prompts.txt")
@@ -112,8 +112,8 @@ class Composer:
     In a share `regular` of scenes of several things these have regular sizes and places, so that
     the caption tells nearly all of the picture: what is left to chance is an error that no training
     removes, and the less there is of it, the sooner numbers and places are learnt. In a share
-    `centred` of scenes of one thing it fills the picture; else its size and place are by chance,
-    which is what makes seeds differ.
+    `centred` of scenes of one thing it nearly fills the picture, near the middle (`filling`); else
+    its size and place are any. Where all stood in the middle in one size, so did every picture.
     """
 
     def __init__(self, art: Art, entries: list[Entry], prompts: Path = PROMPTS,
@@ -193,9 +193,8 @@ class Composer:
             word = rng.choice([*SIZES])
             thing = replace(thing, size=rng.uniform(*SIZES[word]))
             return [thing], lambda rng: f"a {word} {self._noun(rng, thing)}"
-        if rng.random() >= self.centred:
-            x, y, size = spread(rng, 1)[0]
-            thing = replace(thing, x=x, y=y, size=size)
+        x, y, size = filling(rng) if rng.random() < self.centred else spread(rng, 1)[0]
+        thing = replace(thing, x=x, y=y, size=size)
 
         def say(rng: random.Random) -> str:
             if rng.random() < 0.05:

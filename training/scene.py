@@ -4,6 +4,7 @@ style, with the truth known. The judge learns from them, and a model that compos
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,6 +24,12 @@ PIXEL_SIDE = 32
 """Of the picture that "pixel" enlarges."""
 ALONE, TOGETHER = (0.55, 1.0), (0.30, 0.48)
 """Sizes of a thing that is alone, and of one beside others, as shares of the side."""
+FILLING = {0.8125: 2, 0.875: 1, 0.9375: 1}
+"""Sizes of a thing that nearly fills the picture, and how far from the middle it may stand without
+being cut off, in places of latents."""
+PLACES = 16
+"""Of the latents of these models a side. What was learnt about a thing holds where it stands whole
+places further; between them its latents are others."""
 OUTLINE_SIDE = 128
 """Pixels a side of a picture whose lines reach one pixel to each side of an edge."""
 DARK = 0.3
@@ -118,6 +125,13 @@ class Art:
             canvas = in_squares(canvas)
         return canvas.clamp(0, 1)
 
+    def placed(self, entries: Iterable[Entry], count: int, rng: random.Random
+               ) -> Iterator[torch.Tensor]:
+        """Each entry of a list on white, nearly filling the picture, at so many places."""
+        for entry in entries:
+            for _ in range(count):
+                yield self.drawn(Scene((Thing(entry.label, entry.hue, *filling(rng)),)))
+
 
 def place(image: torch.Tensor, scale: float, right: float, down: float) -> torch.Tensor:
     """A premultiplied picture (4, px, px) made smaller and moved by fractions of the canvas."""
@@ -165,6 +179,13 @@ def spread(rng: random.Random, count: int) -> list[tuple[float, float, float]]:
                    for number, a in enumerate(found) for b in found[:number]):
                 return found
         largest *= 0.9  # so many do not fit at this size
+
+
+def filling(rng: random.Random) -> tuple[float, float, float]:
+    """The centre and the size of a thing that nearly fills the picture."""
+    size, reach = rng.choice([*FILLING.items()])
+    return (0.5 + rng.randint(-reach, reach) / PLACES, 0.5 + rng.randint(-reach, reach) / PLACES,
+            size)
 
 
 def any_scene(rng: random.Random, art: Art) -> Scene:

@@ -24,7 +24,7 @@ ARCH = {
     "vae": {"norm_num_groups": 8, "scaling_factor": 0.5},
     "text": {"num_attention_heads": 2, "hidden_act": "gelu"},
     "scheduler": {"beta_start": 0.001, "beta_end": 0.02, "num_train_timesteps": 500},
-    "default": {"width": 64, "height": 96, "steps": 5, "cfg_scale": 3},
+    "default": {"width": 64, "height": 96, "steps": 5, "cfg_scale": 3, "cfg_interval": [0, 0.6]},
 }
 
 
@@ -62,6 +62,8 @@ def test_metadata_tells_what_shapes_do_not(tmp_path, tiny_weights):
     assert (config.prediction, config.beta_start, config.train_steps) == ("v_prediction", 1e-3, 500)
     assert (config.default_width, config.default_height) == (64, 96)
     assert (config.default_steps, config.default_guidance) == (5, 3.0)
+    assert config.default_guidance_time == (0.0, 0.6)
+    assert "guidance 3 from 0 to 0.6 of the way" in str(inspect(path))
 
 
 def test_modelspec_metadata(tmp_path, tiny_weights):
@@ -95,6 +97,11 @@ def test_modelspec_metadata(tmp_path, tiny_weights):
         ("scheduler", "num_train_timesteps", 1_000_000),
         ("unet", "norm_eps", 10**400),
         ("default", "steps", 1.5),
+        ("default", "cfg_interval", 0.5),
+        ("default", "cfg_interval", [0.5, 0.5]),
+        ("default", "cfg_interval", [0, 1.1]),
+        ("default", "cfg_interval", [0, 0.5, 1]),
+        ("default", "cfg_interval", ["0", "1"]),
     ],
 )
 def test_senseless_metadata_is_refused(tmp_path, tiny_weights, section, key, value):

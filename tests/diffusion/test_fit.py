@@ -69,6 +69,7 @@ def test_sizes_of_a_published_model(size: tuple[int, int], larger: tuple[int, in
     assert len(found) == len(said)
     for text, share in zip(found, said, strict=True):
         assert f"has {share} their area" in text
+        assert "second pass" in text or "ask for about 512x512 (--size 512x512)" in text
 
 
 def test_a_second_pass_serves_models_that_were_trained_on_large_pictures() -> None:

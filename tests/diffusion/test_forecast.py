@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_adapters import write_adapter
 from tiny_model import TINY, tiny_weights, write_model
@@ -72,12 +73,15 @@ def test_what_is_foretold_is_what_is_done(path: Path, measured: None, what: str,
     assert foretold.peak_bytes <= pipe.residents.budget_bytes
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 2}, {"token_downsampling": 2}])
+@pytest.mark.parametrize("options", [
+    {"batch_size": 2}, {"token_downsampling": 2}, {"guidance_time": (0, 0.5), "batch_size": 2},
+    {"guidance_time": (0.3, 0.8), "steps": 5, "sampler": "heun"},
+    {"guidance_time": (0, 0.5), "sampler": "euler_cfg++"}])
 def test_what_a_picture_with_options_takes_is_foretold(path: Path, options: dict) -> None:
     pipe = Pipeline.load(path, device="cpu", threads=1, keep=False)
     asked = {"seed": 3, "steps": 2, **options}
     job = pipe.job(PictureOptions(PROMPT, **asked))
-    assert [step.index for step in job.steps()] == [0, 1]
+    assert [step.index for step in job.steps()] == list(range(asked["steps"]))
     foretold = pipe.forecast(PROMPT, **asked).parts
     assert {(part.part, part.shape): part.runs for part in foretold} == {
         key: runs.count for key, runs in job.models.runs.items()}
@@ -93,11 +97,31 @@ def test_an_adapter_of_few_steps_is_foretold_with_them(tmp_path: Path, path: Pat
 
 @pytest.mark.parametrize("options, what", [
     ({"hires": 2}, "hires would take is not foretold; leave it out"),
-    ({"cache": 0.1, "guidance_time": (0.2, 0.9)}, "guidance_time and cache .* leave them out")])
+    ({"cache": 0.1, "hires": 2}, "hires and cache .* leave them out")])
 def test_options_whose_part_is_not_known_are_refused(path: Path, options: dict,
                                                      what: str) -> None:
     with pytest.raises(InputError, match=what):
         Pipeline.load(path, device="cpu", threads=1).forecast(PROMPT, **options)
+
+
+def test_steps_with_guidance_and_without_share_a_denoiser_of_one_row(
+        path: Path, measured: None) -> None:
+    pipe = Pipeline.load(path, device="cpu", threads=1)
+    pipe.residents.budget_bytes = PLENTY
+    asked = {"seed": 3, "steps": 6, "guidance_time": (0, 0.5), "width": 48, "height": 48}
+    result = pipe(PROMPT, **asked)
+    text, unet, _ = pipe.forecast(PROMPT, **asked).parts
+    assert unet.part == "unet" and unet.shape[0] == 1 and 6 < unet.runs < 12
+    short = Pipeline.load(path, device="cpu", threads=1, keep=False)  # weights are streamed
+    short.residents.budget_bytes = max(
+        text.memory.weights_bytes + text.memory.working_bytes,
+        unet.memory.working_bytes + 3 * unet.memory.weights_bytes // 4)
+    again = short(PROMPT, **asked)
+    found = [each for each in short.forecast(PROMPT, **asked).parts if each.part == "unet"]
+    assert {each.shape[0] for each in found} == {1, 2} and sum(each.runs for each in found) == 6
+    assert all(each.memory.streamed_bytes for each in found)
+    difference = np.abs(np.asarray(result.images[0], float) - np.asarray(again.images[0], float))
+    assert difference.max() <= 1
 
 
 def test_too_little_memory_is_foretold_as_it_is_refused(path: Path, measured: None) -> None:

@@ -23,10 +23,11 @@ def test_integers_of_8_bits_are_for_cpus(monkeypatch) -> None:
 
 def test_defaults_are_those_of_pictures_that_say_nothing_else(model_path: Path) -> None:
     given = {"steps": 3, "guidance_scale": 0, "sampler": "lcm", "noise": "normal", "width": 64,
-             "height": 128}
+             "height": 128, "guidance_time": (0, 0.5)}
     pipe = Pipeline.load(model_path, device="cpu", defaults=given)
     made = pipe.job(PictureOptions.of("a", height=64)).asked
     assert (made.steps, made.guidance_scale, made.width, made.height) == (3, 0, 64, 64)
+    assert (made.guiding().start, made.guiding().end) == (0, 0.5)
     assert pipe.config.default_sampler == "lcm" and pipe.config.default_noise == "normal"
 
 

@@ -21,7 +21,7 @@ from smalti.diffusion.option_text import read, written
 from smalti.diffusion.options import ALIASES, GROUPS, OPTIONS, PictureOptions, by_group
 from smalti.diffusion.request import request
 from smalti.errors import InputError, UnknownOptionError
-from smalti.models.config import SD15
+from smalti.models.config import SD15, ModelConfig
 
 TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list}
 
@@ -102,6 +102,25 @@ def test_a_guide_says_four_options_at_once(pipe: Pipeline) -> None:
         pipe.steps("x", guide=guide, guidance_rescale=0.5)
     with pytest.raises(InputError, match="guide is 3; expected a smalti.Guide"):
         pipe.steps("x", guide=3)
+
+
+def test_when_guidance_counts_is_the_model_s_own_where_nothing_says_it() -> None:
+    limited = replace(SD15, default_guidance_time=(0.0, 0.5))
+
+    def told(config: ModelConfig, **options: Any) -> tuple[tuple[float, float], str | None]:
+        asked = request(config, PictureOptions("a cat", **options), memory_bytes=2**40)
+        found = read(parse(str(written(asked))))
+        again = request(config, PictureOptions(**found.options), memory_bytes=2**40)
+        assert again.guiding() == asked.guiding()
+        guide = asked.guiding()
+        return (guide.start, guide.end), written(asked).pairs.get("CFG interval")
+
+    assert told(SD15) == ((0, 1), None)
+    assert told(limited) == ((0, 0.5), "0-0.5")
+    assert told(limited, guidance_time=(0, 1)) == ((0, 1), "0-1")
+    assert told(limited, guidance_time=(0.2, 0.8)) == ((0.2, 0.8), "0.2-0.8")
+    assert told(limited, guide=Guide(rescale=0.7)) == ((0, 0.5), "0-0.5")
+    assert told(limited, guide=Guide(end=0.9)) == ((0, 0.9), "0-0.9")
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -45,6 +45,26 @@ def test_things_of_a_scene_do_not_cover_each_other() -> None:
                        for number, a in enumerate(found) for b in found[:number])
 
 
+def test_a_thing_that_nearly_fills_the_picture_is_whole_and_on_the_grid_of_latents() -> None:
+    from scene import PLACES, filling
+    from shortlist import Entry
+
+    rng, found = random.Random(0), set()
+    for _ in range(2000):
+        x, y, size = filling(rng)
+        assert 0.8 < size < 1 and all(float((at - 0.5) * PLACES).is_integer() for at in (x, y))
+        found.add((x, y, size))
+    assert len(found) == 25 + 9 + 9
+    pictures = list(shapes().placed([Entry("disc", 1.0, ("disc",)),
+                                     Entry("square", 1.0, ("square",), "blue")], 6, rng))
+    assert len(pictures) == 12
+    for number, picture in enumerate(pictures):
+        shown = picture.min(0).values < 0.5
+        assert not shown[[0, -1]].any() and not shown[:, [0, -1]].any()  # nothing is cut off
+        assert (picture[2] > picture[0])[shown].all() == (number >= 6)  # and all in its colour
+    assert len({picture.numpy().tobytes() for picture in pictures}) > 6
+
+
 def test_a_judge_learns_shapes_and_is_the_same_from_its_file(tmp_path: Path) -> None:
     import torch
     from judge_net import Judge, Training

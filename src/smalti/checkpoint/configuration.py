@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -68,6 +68,8 @@ def derive_config(where: object, family: ModelFamily, shapes: Shapes, hints: Hin
         default_height=hints.height or side,
         default_steps=hints.steps or defaults.steps,
         default_guidance=defaults.guidance if hints.guidance is None else hints.guidance,
+        default_guidance_time=cast("tuple[float, float]",
+                                   hints.guidance_time or SD15.default_guidance_time),
         default_sampler=hints.sampler or defaults.sampler,
         default_noise=hints.noise or defaults.noise,
         default_distilled_guidance=(defaults.distilled_guidance if hints.distilled_guidance is None

@@ -106,6 +106,7 @@ ARCH_CONFIG: Places = {
     "height": (("default", "height"),),
     "steps": (("default", "steps"),),
     "guidance": (("default", "cfg_scale"),),
+    "guidance_time": (("default", "cfg_interval"),),
     "distilled_guidance": (("default", "distilled_cfg_scale"),),
     "noise": (("default", "noise"),),
     "reference": (("transformer", "reference"),),
@@ -327,7 +328,12 @@ def read_hints(kind: type[H], where: object, tables: object, places: Places) -> 
 
 def _checked(label: str, hint: str, kind: str, value: object) -> object:
     if kind.startswith("tuple[float"):
-        return _numbers(label, value)
+        numbers = _numbers(label, value)
+        if hint == "guidance_time" and not (
+                len(numbers) == 2 and 0 <= numbers[0] < numbers[1] <= 1):
+            raise CheckpointError(f"{label} is {value!r:.60}; expected two rising numbers from 0 "
+                                  f"to 1")
+        return numbers
     if kind.startswith("tuple"):
         row = value if isinstance(value, list) else [value]
         return tuple(_checked(label, hint, "int", number) for number in row)

@@ -96,6 +96,12 @@ def millions(count: int) -> str:
     return f"{count / 1e6:.1f} M"
 
 
+def _limited(config: ModelConfig) -> str:
+    """From when to when guidance counts, if that is not all of the way."""
+    start, end = config.default_guidance_time
+    return "" if (start, end) == (0, 1) else f" from {start:g} to {end:g} of the way"
+
+
 def _config_lines(config: ModelConfig) -> list[tuple[str, str]]:
     vae = config.vae
     return [
@@ -103,7 +109,7 @@ def _config_lines(config: ModelConfig) -> list[tuple[str, str]]:
         (
             "defaults",
             f"{config.default_width}x{config.default_height}, {config.default_steps} steps,"
-            f" guidance {config.default_guidance:g}, {config.default_sampler},"
+            f" guidance {config.default_guidance:g}{_limited(config)}, {config.default_sampler},"
             f" {config.default_noise}",
         ),
         (config.denoiser.part, config.denoiser.outline()),

@@ -64,7 +64,7 @@ def size_warnings(config: ModelConfig, width: int, height: int,
         yield (f"this model was made for pictures of {usual}; one of {width}x{height} has "
                f"{share:.2g} times their area, at which "
                + ("things repeat or fall apart" if share > high else "little can be recognised")
-               + f": make it in about {usual}"
+               + f": ask for about {usual} (--size {usual})"
                + (", and enlarge it with a network (smalti upscale)" if share > high else ""))
     if larger is not None:
         most = defaults.hires_area if min(config.default_width, config.default_height) >= \

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+
 from smalti.dataclass import dataclass
 from smalti.diffusion.conditioning import (
     Sizes,
@@ -21,8 +23,10 @@ from smalti.diffusion.conditioning import (
     usual_vision_shapes,
 )
 from smalti.diffusion.decoding import fitting_side, tile_count
+from smalti.diffusion.guidance import counts
 from smalti.diffusion.init_image import InitImage, near
-from smalti.diffusion.network import MODULATION
+from smalti.diffusion.levels import noise_levels
+from smalti.diffusion.network import MODULATION, one_by_one
 from smalti.diffusion.options import OPTIONS
 from smalti.diffusion.redux import biased_tokens, tokens_shown
 from smalti.diffusion.request import Request
@@ -40,7 +44,7 @@ from smalti.models.config import ModelConfig
 from smalti.runtime.choice import described
 from smalti.runtime.drivers import driver_of
 
-UNTOLD = ("image", "hires", "controls", "skip_layers", "guidance_time", "cache")
+UNTOLD = ("image", "hires", "controls", "skip_layers", "cache")
 """Options whose memory or time is not worked out."""
 Shape = tuple[Any, ...]
 """What a part is compiled for: numbers, and of a denoiser the sizes of pictures that it reads."""
@@ -178,12 +182,13 @@ def forecast(models: Submodels, asked: Request, name: str,
                        f"of memory, and {shown_bytes(peak)} are needed; choose a smaller size")
     spread, assumed = (None, "") if known is None else uncertainty(known)
     times = [each.runs * each.seconds for each in parts if each.seconds is not None]
-    step = next((each.seconds for each in parts if each.part == models.denoiser), None)
+    denoising = [each.runs * each.seconds for each in parts
+                 if each.part == models.denoiser and each.seconds is not None]
     return Forecast(
         name, device.name, device.kind, asked.width, asked.height, asked.steps,
         dry.on(here).budget_bytes or device.memory_bytes, peaks.get(here, main), main,
         tuple(parts), tile,
-        None if step is None else step * SAMPLERS[asked.sampler].evaluations,
+        sum(denoising) / (asked.batch_size * asked.steps) if denoising else None,
         sum(times) if len(times) == len(parts) else None,
         sum(each.memory.weights_bytes for each in parts) / LOADED_BYTES_A_SECOND, spread, assumed,
         tuple(weighed.said), refusal)
@@ -208,12 +213,13 @@ def course(models: Submodels, asked: Request, changed: InitImage | None = None
             for shape, runs in Counter(shapes).items():
                 yield part, shape, runs
             models.done(part)
-    evaluations = SAMPLERS[asked.sampler].evaluations
-    for part in (MODULATION, models.denoiser):
-        if part in models.parts:
-            runs = 1 if part == MODULATION else asked.batch_size * (
-                evaluations * asked.steps - (evaluations - 1))
-            yield part, usual_shape(config, part, asked, pictures), runs
+    if MODULATION in models.parts:
+        yield MODULATION, usual_shape(config, MODULATION, asked, pictures), 1
+    rows, shape = _rows(config, asked), usual_shape(config, models.denoiser, asked, pictures)
+    if len(rows) > 1 and one_by_one(models, (max(rows), *shape[1:])):
+        rows = {1: sum(count * evaluations for count, evaluations in rows.items())}
+    for count, evaluations in sorted(rows.items(), reverse=True):
+        yield models.denoiser, (count, *shape[1:]), asked.batch_size * evaluations
     for part in (MODULATION, models.denoiser):
         models.done(part)
     height, width = (extent // config.vae.downscale for extent in (asked.height, asked.width))
@@ -221,6 +227,28 @@ def course(models: Submodels, asked: Request, changed: InitImage | None = None
     yield "vae", (min(height, side), min(width, side)), asked.batch_size * tile_count(
         models, height, width, side)
     models.done("vae")
+
+
+def _rows(config: ModelConfig, asked: Request) -> dict[int, int]:
+    """How often the denoiser is evaluated for a picture, by how many rows it is given at once: a
+    walk with nothing but its noise levels."""
+    sampler, guide, seen = SAMPLERS[asked.sampler], asked.guiding(), Counter[int]()
+    levels = noise_levels(config, asked.width, asked.height, asked.steps)
+    both = 1 if asked.guidance_scale == 1 and not sampler.needs_negative else 2
+
+    class Levels:
+        def __call__(self, x: np.ndarray, sigma: float) -> np.ndarray:
+            seen[both if sampler.needs_negative or counts(guide, levels, sigma) else 1] += 1
+            return x
+
+        def both(self, x: np.ndarray, sigma: float) -> tuple[np.ndarray, np.ndarray]:
+            return self(x, sigma), x
+
+    nothing = np.zeros((1, 1, 1, 1), np.float32)
+    for _ in sampler(Levels(), nothing, sampler.sigmas(asked.noise, levels, asked.steps).tolist(),
+                     lambda: nothing, levels, asked.eta):
+        pass
+    return dict(seen)
 
 
 def usual_shape(config: ModelConfig, part: str, asked: Request,

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from smalti.dataclass import dataclass
 from smalti.diffusion.denoiser import Conditioning, Denoiser
+from smalti.diffusion.noise import NoiseLevels
 from smalti.errors import InputError
 
 Floats = npt.NDArray[np.float32]
@@ -159,6 +160,14 @@ class Guidance:
         rows += [self._negative] if self.reads_negative else []
         return rows + ([self.image.neither] if self.image else [])
 
+    def rows(self, sigma: float) -> list[Conditioning]:
+        """What the network is evaluated with at a noise level, per picture, but for what it is
+        evaluated with to be led away from (`skip`)."""
+        rows = self.conditionings
+        limited = not counts(self.guide, self.denoiser.levels, sigma)
+        alone = limited and self._weights == [1.0] and not self.always_both
+        return rows[:1] if alone else rows
+
     @property
     def reads_negative(self) -> bool:
         """Whether the negative prompt has an effect."""
@@ -178,28 +187,20 @@ class Guidance:
 
         Where the negative prompt is not evaluated, the second is the first.
         """
-        rows = self.conditionings
-        limited = not self._counts(self.guide, sigma)
-        alone = len(rows) == 1 or (limited and self._weights == [1.0] and not self.always_both)
-        if alone:
-            rows = rows[:1]
+        rows = self.rows(sigma)
         skip = self.guide.skip
-        if skip is not None and self._counts(skip, sigma):
+        if skip is not None and counts(skip, self.denoiser.levels, sigma):
             *outputs, without = self.denoiser.outputs(x, sigma, skip.rows(rows, self.layers))
         else:
             outputs, skip = self.denoiser.outputs(x, sigma, rows), None
-        if alone:
+        if len(rows) == 1:
             positive = guided = negative = self.denoiser.clean(x, outputs[0], sigma)
         else:
-            positive, guided, negative = self._guided(x, sigma, outputs, limited)
+            positive, guided, negative = self._guided(
+                x, sigma, outputs, limited=not counts(self.guide, self.denoiser.levels, sigma))
         if skip is not None:
             guided = guided + (positive - self.denoiser.clean(x, without, sigma)) * skip.scale
         return guided, negative
-
-    def _counts(self, rule: Guide | SkipLayers, sigma: float) -> bool:
-        """Whether a noise level is between the start and the end of a rule."""
-        levels = self.denoiser.levels
-        return levels.after(rule.end) <= sigma <= levels.after(rule.start)
 
     def _guided(self, x: Floats, sigma: float, outputs: Sequence[Floats],
                 limited: bool) -> tuple[Floats, Floats, Floats]:
@@ -238,6 +239,16 @@ class Guidance:
         direction = positive / _norm(positive)
         along = direction * (difference * direction).sum(axis=(1, 2, 3), keepdims=True)
         return positive + (difference - along * (1 - rule.along)) * (self.scale - 1)
+
+
+def counts(rule: Guide | SkipLayers, levels: NoiseLevels, sigma: float) -> bool:
+    """Whether a noise level is between the start and the end of a rule.
+
+    >>> levels = NoiseLevels.scaled_linear()
+    >>> counts(Guide(end=0.5), levels, 14.6), counts(Guide(end=0.5), levels, 0.1)
+    (True, False)
+    """
+    return levels.after(rule.end) <= sigma <= levels.after(rule.start)
 
 
 def _check_fit(positive: Conditioning, negative: Conditioning) -> None:

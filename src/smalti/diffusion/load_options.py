@@ -24,7 +24,8 @@ from smalti.runtime.inputs import checked_path
 from smalti.tune.objective import OBJECTIVES
 
 DEFAULTS = {"steps": "steps", "guidance_scale": "guidance", "sampler": "sampler", "noise": "noise",
-            "width": "width", "height": "height", "distilled_guidance": "distilled_guidance"}
+            "width": "width", "height": "height", "distilled_guidance": "distilled_guidance",
+            "guidance_time": "guidance_time"}
 """Settings that models have their own of, and what `Hints` calls them."""
 
 

@@ -127,15 +127,18 @@ PICTURES = {"anyOf": [PICTURE, {"type": "array", "items": PICTURE, "minItems": 1
                                 "maxItems": PICTURES_MAX}]}
 MODELS_OWN = "the model's own"
 SHARE = NumberKind(0, 1)
+WHOLE_WAY = (0.0, 1.0)
+"""From when to when guidance counts where nothing says it: from noise alone to the picture."""
 
 
 @dataclass(frozen=True)
 class PictureOptions:
     """What is asked for: a prompt, and whatever else decides the picture; sizes are in pixels.
 
-    None is the model's own default. `guide` says the four options of guidance at once. Raises
-    InputError that says what was given, what was expected and what to do; what a model decides,
-    such as sizes, is checked when it is known.
+    None is the model's own default. `guide` says the four options of guidance at once; where it
+    counts all of the way, when guidance counts is still the model's own. Raises InputError that
+    says what was given, what was expected and what to do; what a model decides, such as sizes, is
+    checked when it is known.
 
     >>> asked = PictureOptions("a red apple", steps=20)
     >>> asked.steps, asked.sampler, asked.seed
@@ -216,10 +219,10 @@ class PictureOptions:
     apg: Projected | bool | None = option(
         ProjectionKind(), "Adaptive projected guidance, which keeps strong guidance from burning "
         "colours.", "guidance", usual="off", label="APG")
-    guidance_time: tuple[float, float] = option(
+    guidance_time: tuple[float, float] | None = option(
         RowKind(("START", "END"), SHARE, "(0, 0.8)", "-"),
-        "From when to when guidance counts, as shares of the way.", "guidance", (0.0, 1.0),
-        label="CFG interval", usual="0 1", metavar="START END")
+        "From when to when guidance counts, as shares of the way; 0 and 1 are all of it.",
+        "guidance", usual=MODELS_OWN, label="CFG interval", metavar="START END")
     skip_layers: Sequence[int] = option(
         NumbersKind(WholeKind(0, BLOCKS_MAX), "numbers of layers", "a layer to skip", "7,8,9"),
         "Skip-layer guidance for SD 3.5 medium: away from "
@@ -341,8 +344,9 @@ class PictureOptions:
             raise InputError(f"guide is {guide!r:.80}; expected a smalti.Guide")
         skip = guide.skip
         said: dict[str, Any] = {"guidance_rescale": guide.rescale, "apg": guide.projected,
-                "guidance_time": (guide.start, guide.end),
                 "skip_layers": () if skip is None else skip.layers}
+        if (guide.start, guide.end) != WHOLE_WAY:
+            said["guidance_time"] = guide.start, guide.end
         if skip is not None:
             said["skip_guidance"] = (skip.scale, skip.start, skip.end)
         for name, value in said.items():
@@ -363,7 +367,7 @@ class PictureOptions:
 
     def guiding(self) -> Guide:
         """How guidance is done besides its scale."""
-        start, end = self.guidance_time
+        start, end = self.guidance_time or WHOLE_WAY
         skip = None
         if self.skip_layers:
             skip = SkipLayers(tuple(self.skip_layers), *self.skip_guidance)

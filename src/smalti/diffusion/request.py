@@ -17,7 +17,7 @@ from smalti.diffusion.hires import Hires, hires
 from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.kinds import WholeKind, check_name
 from smalti.diffusion.noise import NOISES, Schedule, find_schedule
-from smalti.diffusion.options import OPTIONS, SIDE_MAX, PictureOptions
+from smalti.diffusion.options import OPTIONS, SIDE_MAX, WHOLE_WAY, PictureOptions
 from smalti.diffusion.purpose import untaken
 from smalti.diffusion.random import SEED_END, batch_seeds
 from smalti.diffusion.redux import check_alone, pictures_of, tokens_shown
@@ -149,7 +149,8 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
     filled: dict[str, Any] = {
         "width": int(width), "height": int(height), "steps": steps, "sampler": sampler.name,
         "noise": schedule.name, "clip_skip": clip_skip,
-        "guidance_scale": guidance, "redux": pictures_of(options),
+        "guidance_scale": guidance, "guidance_time": _interval(config, options),
+        "redux": pictures_of(options),
         "seed": secrets.randbits(RANDOM_SEED_BITS) if options.seed == RANDOM_SEED else options.seed,
         "distilled_guidance": _distilled(config, options.distilled_guidance),
         "refiner_switch": _switch(refiner, options.refiner_switch)}
@@ -160,6 +161,13 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
     given = {each.name: getattr(options, each.name) for each in fields(PictureOptions)}
     return Request(**{**given, **filled}, model=model, refiner=refiner, loras=loras, change=change,
                    variation=varied, second=larger, precision=precision)
+
+
+def _interval(config: ModelConfig, options: PictureOptions) -> tuple[float, float] | None:
+    """From when to when guidance counts; None, which no text of a picture has, where neither the
+    options nor the model say it."""
+    own = config.default_guidance_time
+    return options.guidance_time or (None if own == WHOLE_WAY else own)
 
 
 def _or(value: Any, default: Any) -> Any:

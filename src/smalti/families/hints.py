@@ -40,7 +40,8 @@ class Hints:
     tokens are modulated as at time 0. Sizes `width`, `height` are
     in pixels, `latent_size` in latent pixels (for both sides). `shift_low` at `tokens_low` and
     `shift_high` at `tokens_high` are the points of `ExponentialShift`; `flow_terminal` is the level
-    of the last step of a schedule, 0 where the schedule tells it.
+    of the last step of a schedule, 0 where the schedule tells it. `guidance_time` are two shares of
+    training time, from which to which guidance counts.
     """
 
     texts: tuple[TextHints, ...] = ()
@@ -75,6 +76,7 @@ class Hints:
     latent_size: int | None = None
     steps: int | None = None
     guidance: float | None = None
+    guidance_time: tuple[float, ...] | None = None
     distilled_guidance: float | None = None
     reference: bool | None = None
     clean: bool | None = None

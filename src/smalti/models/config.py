@@ -383,7 +383,9 @@ class ModelConfig:
     that follows from the size of the picture, then between the two `flow_shift_points` of a number
     of tokens and mu where a file states other ones than its family has; a schedule of such a model
     is stretched to end with the level `flow_terminal`, if that is not 0; `sigma_min` and
-    `sigma_max` are the levels of those of EDM. Sizes are in pixels. `default_distilled_guidance` is
+    `sigma_max` are the levels of those of EDM. Sizes are in pixels. `default_guidance_time` are the
+    shares of training time, counted from noise alone, between which guidance counts.
+    `default_distilled_guidance` is
     what a model is told that was distilled from guided ones; `distilled` is how it was distilled to
     few steps, where that is known, such as "lightning".
     """
@@ -406,6 +408,7 @@ class ModelConfig:
     default_height: int = 512
     default_steps: int = 20
     default_guidance: float = 7.0
+    default_guidance_time: tuple[float, float] = (0.0, 1.0)
     default_sampler: str = "euler_a"
     default_noise: str = "karras"
     default_distilled_guidance: float = 3.5

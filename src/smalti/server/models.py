@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from smalti import checkpoint, fetch
 from smalti.checkpoint import Report, open_companion
@@ -70,7 +71,7 @@ class ModelFile:
     title: str
     usable: bool
     problem: str
-    defaults: dict[str, float | int | str]
+    defaults: dict[str, Any]
     words: tuple[str, ...] = ()
     multiple: int = 1
     guided: bool = False
@@ -281,9 +282,10 @@ def _with_report(file: ModelFile, report: Report) -> ModelFile:
     config = report.config
     if config is None:
         return file
-    defaults: dict[str, float | int | str] = {
+    defaults: dict[str, Any] = {
         "width": config.default_width, "height": config.default_height,
         "steps": config.default_steps, "guidance_scale": config.default_guidance,
+        "guidance_time": list(config.default_guidance_time),
         "sampler": config.default_sampler, "noise": config.default_noise}
     if report.guided:
         defaults["distilled_guidance"] = config.default_distilled_guidance
