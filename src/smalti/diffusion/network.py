@@ -152,9 +152,9 @@ def one_by_one(submodels: Submodels, together: Shape) -> bool:
     """Whether a denoiser of one row serves steps that have several, the most of them computed
     `together` in this shape, as well as steps that have one. It is bound then.
 
-    A processor takes as long for two rows as twice for one (5 and 10 ms of the model that ships), so
-    that a second program would be compiled, read and held for nothing. A GPU gains by rows that it
-    computes at once; and weights that are streamed are read again for each row.
+    A processor takes as long for two rows as twice for one (10 and 5 ms of the model that ships),
+    so that a second program would be compiled, read and held for nothing. A GPU gains by rows that
+    it computes at once; and weights that are streamed are read again for each row.
     """
     if submodels.placement.of_part(submodels.denoiser) != "cpu":
         return False
