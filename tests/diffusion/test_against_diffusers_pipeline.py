@@ -25,8 +25,11 @@ SHARE_MIN = 0.999
 
 
 @pytest.mark.parametrize("noise", ["karras", "normal"])
-def test_the_shipped_model_makes_the_same_picture(noise: str) -> None:
-    pipe, peer = Pipeline.load(), peer_pipeline(load(SHIPPED_MODEL))
+@pytest.mark.parametrize("interval", [(0.0, 1.0), (0.0, 0.6), (0.3, 0.8)])
+def test_the_shipped_model_makes_the_same_picture(
+        noise: str, interval: tuple[float, float]) -> None:
+    pipe = Pipeline.load(defaults={"guidance_time": interval})
+    peer = replace(peer_pipeline(load(SHIPPED_MODEL)), config=pipe.config)
     found = pipe("a red apple", steps=STEPS, guidance_scale=GUIDANCE, sampler="euler",
                  noise=noise, seed=3)
     latents = peer.standard_noise(found.parameters.height, found.parameters.width, 3)

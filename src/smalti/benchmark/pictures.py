@@ -29,18 +29,22 @@ class PeerPipeline:
 
     def picture(self, prompt: str, latents: np.ndarray, noise: str, steps: int,
                 guidance: float, negative_prompt: str = "") -> np.ndarray:
-        """uint8[height, width, 3], by Euler's method from `standard_noise`."""
+        """uint8[height, width, 3], by Euler's method from `standard_noise`, with guidance from when
+        to when it counts by the model's own default."""
         import torch
 
         with torch.inference_mode():
             context = self._context(negative_prompt, prompt)
-            scheduler = euler_scheduler(self.config, noise, steps)
+            scheduler, levels = euler_scheduler(self.config, noise, steps), levels_of(self.config)
             x = torch.tensor(latents) * scheduler.init_noise_sigma
-            for step in scheduler.timesteps:
+            start, end = self.config.default_guidance_time
+            for index, step in enumerate(scheduler.timesteps):
                 both = scheduler.scale_model_input(torch.cat([x, x]), step)
                 output = self.unet(both, step, context, return_dict=False)[0]
                 uncond, cond = output.chunk(2)
-                guided = uncond + guidance * (cond - uncond)
+                guided = cond
+                if levels.after(end) <= float(scheduler.sigmas[index]) <= levels.after(start):
+                    guided = uncond + guidance * (cond - uncond)
                 x = scheduler.step(guided, step, x, return_dict=False)[0]
             image = self.vae.decode(x / self.config.vae.scaling_factor, return_dict=False)[0]
         pixels = (image[0] / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).numpy()
@@ -85,9 +89,13 @@ def euler_scheduler(config: ModelConfig, noise: str, steps: int) -> Any:
     if noise == "karras":
         scheduler.set_timesteps(steps)
     else:
-        levels = NoiseLevels.scaled_linear(config.beta_start, config.beta_end, config.train_steps)
-        scheduler.set_timesteps(sigmas=list(NOISES[noise].sigmas(levels, steps)))
+        scheduler.set_timesteps(sigmas=list(NOISES[noise].sigmas(levels_of(config), steps)))
     return scheduler
+
+
+def levels_of(config: ModelConfig) -> NoiseLevels:
+    """The noise levels that a model of SD 1.x was trained at."""
+    return NoiseLevels.scaled_linear(config.beta_start, config.beta_end, config.train_steps)
 
 
 def share_within_one(found: np.ndarray, expected: np.ndarray) -> float:
