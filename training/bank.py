@@ -171,7 +171,8 @@ def listed_items(run, entries: list[Entry]) -> Iterator[Drawn]:
 def composer_of(run, entries: list[Entry]) -> Composer:
     """What makes the scenes of a run."""
     return Composer(Art(run.pictures(), entries, run.preset["px"]), entries,
-                    regular=run.preset["regular"], centred=run.preset["centred"])
+                    regular=run.preset["regular"], centred=run.preset["centred"],
+                    painted=run.preset["painted"])
 
 
 def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:

@@ -114,12 +114,13 @@ class Composer:
     removes, and the less there is of it, the sooner numbers and places are learnt. In a share
     `centred` of scenes of one thing it nearly fills the picture, near the middle (`filling`); else
     its size and place are any. Where all stood in the middle in one size, so did every picture.
+    A thing alone is painted in another colour in a share `painted`, if it can be.
     """
 
     def __init__(self, art: Art, entries: list[Entry], prompts: Path = PROMPTS,
-                 regular: float = 0.6, centred: float = 0.6) -> None:
+                 regular: float = 0.6, centred: float = 0.6, painted: float = 0.5) -> None:
         self.art, self.names = art, names_of(entries)
-        self.regular, self.centred = regular, centred
+        self.regular, self.centred, self.painted = regular, centred, painted
         self.weights = {entry.label: entry.weight for entry in entries if entry.hue is None}
         self.kept_back = [each for each in read_prompts(prompts)
                           if each.group not in ("known object", "nonsense") and each.style != "3d"]
@@ -188,7 +189,7 @@ class Composer:
 
     def _alone(self, rng: random.Random, style: str) -> tuple[list[Thing], Say]:
         label = self._labels(rng, style, 1)[0]
-        thing = Thing(label, self._hue(rng, label, style, 0.5))
+        thing = Thing(label, self._hue(rng, label, style, self.painted))
         if rng.random() < 0.12:
             word = rng.choice([*SIZES])
             thing = replace(thing, size=rng.uniform(*SIZES[word]))
