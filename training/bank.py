@@ -154,14 +154,14 @@ def assemble(pictures: Pictures, items: Iterable[Encoded], vocabulary: list[int]
 
 
 def listed_items(run, entries: list[Entry]) -> Iterator[Drawn]:
-    """Each thing of the short list by itself. Beside scenes, `plain` of what is drawn are these, at
-    several places, so that it does not stand at one of them more often than at others."""
+    """Each thing of the short list by itself. Beside scenes, `plain` of what is drawn are these; a
+    share of them is `moved`, each to several places."""
     preset, rng = run.preset, random.Random(run.options.seed + 3)
     total = sum(entry.weight for entry in entries)
-    placed = PLACES_OF_ENTRY if preset["scenes"] else 1
+    placed = PLACES_OF_ENTRY if preset["scenes"] and preset["moved"] else 1
     scale = preset["plain"] / total / placed if preset["scenes"] else 1.0
-    pictures = (composer_of(run, entries).art.placed(entries, placed, rng) if preset["scenes"]
-                else pictures_of(entries, run.pictures()))
+    pictures = (pictures_of(entries, run.pictures()) if placed == 1 else
+                composer_of(run, entries).art.placed(entries, placed, rng, preset["moved"]))
     for number, picture in enumerate(pictures):
         entry = entries[number // placed]
         captions = [caption_of(rng, entry) for _ in range(CAPTIONS_OF_ENTRY // placed)]
@@ -172,7 +172,7 @@ def composer_of(run, entries: list[Entry]) -> Composer:
     """What makes the scenes of a run."""
     return Composer(Art(run.pictures(), entries, run.preset["px"]), entries,
                     regular=run.preset["regular"], centred=run.preset["centred"],
-                    painted=run.preset["painted"])
+                    moved=run.preset["moved"], painted=run.preset["painted"])
 
 
 def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:

@@ -112,15 +112,16 @@ class Composer:
     In a share `regular` of scenes of several things these have regular sizes and places, so that
     the caption tells nearly all of the picture: what is left to chance is an error that no training
     removes, and the less there is of it, the sooner numbers and places are learnt. In a share
-    `centred` of scenes of one thing it nearly fills the picture, near the middle (`filling`); else
-    its size and place are any. Where all stood in the middle in one size, so did every picture.
-    A thing alone is painted in another colour in a share `painted`, if it can be.
+    `centred` of scenes of one thing it fills the picture, in a share `moved` of these nearly, not
+    always in the middle (`filling`); else its size and place are any. A thing alone is painted in
+    another colour in a share `painted`, if it can be.
     """
 
     def __init__(self, art: Art, entries: list[Entry], prompts: Path = PROMPTS,
-                 regular: float = 0.6, centred: float = 0.6, painted: float = 0.5) -> None:
+                 regular: float = 0.6, centred: float = 0.6, moved: float = 1.0,
+                 painted: float = 0.5) -> None:
         self.art, self.names = art, names_of(entries)
-        self.regular, self.centred, self.painted = regular, centred, painted
+        self.regular, self.centred, self.moved, self.painted = regular, centred, moved, painted
         self.weights = {entry.label: entry.weight for entry in entries if entry.hue is None}
         self.kept_back = [each for each in read_prompts(prompts)
                           if each.group not in ("known object", "nonsense") and each.style != "3d"]
@@ -194,7 +195,8 @@ class Composer:
             word = rng.choice([*SIZES])
             thing = replace(thing, size=rng.uniform(*SIZES[word]))
             return [thing], lambda rng: f"a {word} {self._noun(rng, thing)}"
-        x, y, size = filling(rng) if rng.random() < self.centred else spread(rng, 1)[0]
+        x, y, size = (spread(rng, 1)[0] if rng.random() >= self.centred
+                      else filling(rng, self.moved))
         thing = replace(thing, x=x, y=y, size=size)
 
         def say(rng: random.Random) -> str:

@@ -22,14 +22,17 @@ PRESETS = {
         SHIPPED, lr=8e-4, warmup=200,
         styles="fluent3d", vae_styles="noto,fluentflat,fluentmodern,notov1", bank_k=1,
         p_flip=0.0, p_bg=0.0, p_hue=0.0, p_pair=0.0, jitter=0.0, plain_w=1.0,
-        scenes=0, regular=0.0, centred=0.0, painted=0.0, plain=1.0, start="", concepts=""),
+        scenes=0, regular=0.0, centred=0.0, moved=0.0, painted=0.0, plain=1.0,
+        start="", concepts=""),
     # From finished weights of those sizes: things put together. `scenes` are drawn beside the short
     # list, of which `plain` is the share; several things stand at regular places in a share
-    # `regular`, one nearly fills the picture in a share `centred`, is in another colour in one `painted`.
+    # `regular`, one fills the picture in a share `centred`, in a share `moved` of these not quite
+    # and not always in the middle, and has another colour in a share `painted`.
     "compose128": dict(
         SHIPPED, lr=5e-4, warmup=100,
         styles="fluent3d", vae_styles="fluentflat", scenes=10_000, plain=0.3, regular=0.85,
-        centred=0.85, painted=0.5, start="emoji-256.safetensors", concepts="concepts.txt"),
+        centred=0.85, moved=0.0, painted=0.5, start="emoji-256.safetensors",
+        concepts="concepts.txt"),
     # One large graphics processor, from nothing: the same scenes, four times the pixels.
     "gpu256": dict(
         px=256,
@@ -38,7 +41,7 @@ PRESETS = {
         text=dict(width=128, layers=4, heads=4),
         vae_batch=64, vae_lr=1e-3, vae_crop=128, batch=512, lr=1.2e-3, ema=0.9995, warmup=400,
         styles="fluent3d,fluentflat", vae_styles="", scenes=60_000, plain=0.1, regular=0.6,
-        centred=0.3, painted=0.5, start="", concepts="concepts.txt"),
+        centred=0.3, moved=1.0, painted=0.5, start="", concepts="concepts.txt"),
     # The same code in a minute, to test the script itself.
     "smoke": dict(
         px=64,
@@ -48,7 +51,8 @@ PRESETS = {
         vae_batch=8, vae_lr=2e-3, vae_crop=64, batch=8, lr=1e-3, ema=0.99, warmup=10,
         styles="fluent3d,noto", vae_styles="", bank_k=3,
         p_flip=0.3, p_bg=0.3, p_hue=0.5, p_pair=0.4, jitter=0.1, plain_w=2.0,
-        scenes=60, regular=0.6, centred=0.6, painted=0.5, plain=0.4, start="", concepts=""),
+        scenes=60, regular=0.6, centred=0.6, moved=0.5, painted=0.5, plain=0.4,
+        start="", concepts=""),
 }
 # Minutes of (vae, text, unet) where the command line does not say.
 MINUTES = {"cpu128": (18, 4, 50), "compose128": (0, 3, 45), "gpu256": (6, 1, 18),

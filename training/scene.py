@@ -25,11 +25,12 @@ PIXEL_SIDE = 32
 ALONE, TOGETHER = (0.55, 1.0), (0.30, 0.48)
 """Sizes of a thing that is alone, and of one beside others, as shares of the side."""
 FILLING = {0.8125: 2, 0.875: 1, 0.9375: 1}
-"""Sizes of a thing that nearly fills the picture, and how far from the middle it may stand without
-being cut off, in places of latents."""
+"""Sizes of a thing that nearly fills the picture, and how far from the middle it may stand, in
+`PLACES`: pictures of things have a margin of at least 0.047 of their side, so nothing is cut off."""
 PLACES = 16
-"""Of the latents of these models a side. What was learnt about a thing holds where it stands whole
-places further; between them its latents are others."""
+"""Parts of a side that things are moved by: the latents of a side, of the model that ships.
+What was learnt about a thing holds where it stands whole latents further; between them its latents
+are others."""
 OUTLINE_SIDE = 128
 """Pixels a side of a picture whose lines reach one pixel to each side of an edge."""
 DARK = 0.3
@@ -125,12 +126,12 @@ class Art:
             canvas = in_squares(canvas)
         return canvas.clamp(0, 1)
 
-    def placed(self, entries: Iterable[Entry], count: int, rng: random.Random
-               ) -> Iterator[torch.Tensor]:
-        """Each entry of a list on white, nearly filling the picture, at so many places."""
+    def placed(self, entries: Iterable[Entry], count: int, rng: random.Random,
+               moved: float = 1.0) -> Iterator[torch.Tensor]:
+        """Each entry of a list on white, filling the picture or nearly so, so many times."""
         for entry in entries:
             for _ in range(count):
-                yield self.drawn(Scene((Thing(entry.label, entry.hue, *filling(rng)),)))
+                yield self.drawn(Scene((Thing(entry.label, entry.hue, *filling(rng, moved)),)))
 
 
 def place(image: torch.Tensor, scale: float, right: float, down: float) -> torch.Tensor:
@@ -181,8 +182,10 @@ def spread(rng: random.Random, count: int) -> list[tuple[float, float, float]]:
         largest *= 0.9  # so many do not fit at this size
 
 
-def filling(rng: random.Random) -> tuple[float, float, float]:
-    """The centre and the size of a thing that nearly fills the picture."""
+def filling(rng: random.Random, moved: float = 1.0) -> tuple[float, float, float]:
+    """The centre and the size of a thing that fills the picture, in a share `moved` nearly so."""
+    if rng.random() >= moved:
+        return 0.5, 0.5, 1.0
     size, reach = rng.choice([*FILLING.items()])
     return (0.5 + rng.randint(-reach, reach) / PLACES, 0.5 + rng.randint(-reach, reach) / PLACES,
             size)

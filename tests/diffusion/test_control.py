@@ -22,7 +22,7 @@ from smalti.checkpoint.gguf import GgufTensor, write_gguf
 from smalti.checkpoint.quantise import quantise
 from smalti.cli.generate import read_controls
 from smalti.cli.main import root
-from smalti.diffusion import network, residents
+from smalti.diffusion import residents
 from smalti.diffusion.control import Control, Controls, as_hint
 from smalti.errors import InputError, NumericsError
 from smalti.graph import evaluate
@@ -225,22 +225,6 @@ def test_a_picture_is_steered(model_path: Path, tmp_path: Path) -> None:
     assert again.images[1].tobytes() == on and not list(kept._residents)
     with pytest.raises(InputError, match="made for another model"):
         pipe.steps("a red apple", controls=[Control(replaced(tmp_path, UNET), image)])
-
-
-@pytest.mark.parametrize("more", [{}, {"cache": 0.3, "steps": 8}, {"sampler": "heun"}])
-def test_rows_apart_are_those_of_a_batch(
-        model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict) -> None:
-    """Of two pictures, with a ControlNet, where guidance counts in some of the steps."""
-    write_folder(tmp_path)
-    asked = {"controls": [Control.load(tmp_path, Image.linear_gradient("L"))], "batch_size": 2,
-             "guidance_time": (0, 0.5), **more}
-    apart = Pipeline.load(model_path, threads=1)("a red apple", **asked)
-    monkeypatch.setattr(network, "one_by_one", lambda submodels, shape: False)
-    together = Pipeline.load(model_path, threads=1)("a red apple", **asked)
-    for one, other in zip(apart.images, together.images, strict=True):
-        difference = np.abs(np.asarray(one, float) - np.asarray(other, float))
-        assert difference.max() <= 1
-    assert apart.images[0].tobytes() != apart.images[1].tobytes()
 
 
 def test_nets_take_their_memory_from_that_of_the_model(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tiny_adapters import write_adapter
 from tiny_model import TINY, tiny_weights, write_model
@@ -102,26 +101,6 @@ def test_options_whose_part_is_not_known_are_refused(path: Path, options: dict,
                                                      what: str) -> None:
     with pytest.raises(InputError, match=what):
         Pipeline.load(path, device="cpu", threads=1).forecast(PROMPT, **options)
-
-
-def test_steps_with_guidance_and_without_share_a_denoiser_of_one_row(
-        path: Path, measured: None) -> None:
-    pipe = Pipeline.load(path, device="cpu", threads=1)
-    pipe.residents.budget_bytes = PLENTY
-    asked = {"seed": 3, "steps": 6, "guidance_time": (0, 0.5), "width": 48, "height": 48}
-    result = pipe(PROMPT, **asked)
-    text, unet, _ = pipe.forecast(PROMPT, **asked).parts
-    assert unet.part == "unet" and unet.shape[0] == 1 and 6 < unet.runs < 12
-    short = Pipeline.load(path, device="cpu", threads=1, keep=False)  # weights are streamed
-    short.residents.budget_bytes = max(
-        text.memory.weights_bytes + text.memory.working_bytes,
-        unet.memory.working_bytes + 3 * unet.memory.weights_bytes // 4)
-    again = short(PROMPT, **asked)
-    found = [each for each in short.forecast(PROMPT, **asked).parts if each.part == "unet"]
-    assert {each.shape[0] for each in found} == {1, 2} and sum(each.runs for each in found) == 6
-    assert all(each.memory.streamed_bytes for each in found)
-    difference = np.abs(np.asarray(result.images[0], float) - np.asarray(again.images[0], float))
-    assert difference.max() <= 1
 
 
 def test_too_little_memory_is_foretold_as_it_is_refused(path: Path, measured: None) -> None:

@@ -279,6 +279,11 @@ def test_what_belongs_to_a_picture_that_is_missing_is_left_out(pipe: Pipeline) -
     assert pipe(**given).texts == [text]
 
 
+def test_what_is_expected_of_an_interval_is_said() -> None:
+    with pytest.raises(InputError, match=r"CFG interval: '0.1'; expected .* such as \(0, 0.8\)"):
+        read(parse("x\nSteps: 1, CFG interval: 0.1"))
+
+
 @pytest.mark.parametrize("text", ["Steps: many", "Steps: 20, Size: big", "Steps: 1, Lora: x",
                                   "Steps: 1, CFG interval: 0.1", "Steps: 1, SLG: a b"])
 def test_senseless_texts_are_refused(text: str) -> None:

@@ -9,7 +9,7 @@ from hub_server import HubServer
 from safetensors.numpy import save
 from tiny_model import METADATA, tiny_weights
 
-from smalti.diffusion.load_options import LoadOptions, check_defaults
+from smalti.diffusion.load_options import LoadOptions, checked_defaults
 from smalti.diffusion.named import fetched
 from smalti.errors import FetchError
 from smalti.families import families
@@ -28,7 +28,7 @@ def test_every_entry_can_be_used() -> None:
         assert isinstance(address, HubAddress) and (address.file or entry.kind == "adapter") \
             or entry.kind == "upscaler" and entry.sha256 == getattr(address, "sha256", None)
         assert all(needed.kind != "model" for needed in catalogue.needed(entry)), entry.name
-        check_defaults(entry.needs.get("defaults", {}))
+        checked_defaults(entry.needs.get("defaults", {}))
 
 
 def test_every_family_has_a_short_name() -> None:

@@ -55,6 +55,8 @@ def test_a_thing_that_nearly_fills_the_picture_is_whole_and_on_the_grid_of_laten
         assert 0.8 < size < 1 and all(float((at - 0.5) * PLACES).is_integer() for at in (x, y))
         found.add((x, y, size))
     assert len(found) == 25 + 9 + 9
+    assert {filling(rng, 0.0) for _ in range(50)} == {(0.5, 0.5, 1.0)}
+    assert 30 < sum(filling(rng, 0.5)[2] < 1 for _ in range(100)) < 70
     pictures = list(shapes().placed([Entry("disc", 1.0, ("disc",)),
                                      Entry("square", 1.0, ("square",), "blue")], 6, rng))
     assert len(pictures) == 12

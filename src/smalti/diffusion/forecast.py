@@ -26,7 +26,7 @@ from smalti.diffusion.decoding import fitting_side, tile_count
 from smalti.diffusion.guidance import counts
 from smalti.diffusion.init_image import InitImage, near
 from smalti.diffusion.levels import noise_levels
-from smalti.diffusion.network import MODULATION, one_by_one
+from smalti.diffusion.network import MODULATION
 from smalti.diffusion.options import OPTIONS
 from smalti.diffusion.redux import biased_tokens, tokens_shown
 from smalti.diffusion.request import Request
@@ -215,11 +215,9 @@ def course(models: Submodels, asked: Request, changed: InitImage | None = None
             models.done(part)
     if MODULATION in models.parts:
         yield MODULATION, usual_shape(config, MODULATION, asked, pictures), 1
-    rows, shape = _rows(config, asked), usual_shape(config, models.denoiser, asked, pictures)
-    if len(rows) > 1 and one_by_one(models, (max(rows), *shape[1:])):
-        rows = {1: sum(count * evaluations for count, evaluations in rows.items())}
-    for count, evaluations in sorted(rows.items(), reverse=True):
-        yield models.denoiser, (count, *shape[1:]), asked.batch_size * evaluations
+    _, *shape = usual_shape(config, models.denoiser, asked, pictures)
+    for rows, evaluations in sorted(_evaluations(config, asked).items(), reverse=True):
+        yield models.denoiser, (rows, *shape), asked.batch_size * evaluations
     for part in (MODULATION, models.denoiser):
         models.done(part)
     height, width = (extent // config.vae.downscale for extent in (asked.height, asked.width))
@@ -229,26 +227,27 @@ def course(models: Submodels, asked: Request, changed: InitImage | None = None
     models.done("vae")
 
 
-def _rows(config: ModelConfig, asked: Request) -> dict[int, int]:
-    """How often the denoiser is evaluated for a picture, by how many rows it is given at once: a
-    walk with nothing but its noise levels."""
-    sampler, guide, seen = SAMPLERS[asked.sampler], asked.guiding(), Counter[int]()
+def _evaluations(config: ModelConfig, asked: Request) -> dict[int, int]:
+    """How often the denoiser is evaluated for a picture, by how many rows it is given at once: two
+    where guidance counts. The sampler walks without a model, to see at which noise levels."""
+    sampler, guide, found = SAMPLERS[asked.sampler], asked.guiding(), Counter[int]()
     levels = noise_levels(config, asked.width, asked.height, asked.steps)
-    both = 1 if asked.guidance_scale == 1 and not sampler.needs_negative else 2
+    guided = asked.guidance_scale != 1
 
-    class Levels:
+    class Counting:
         def __call__(self, x: np.ndarray, sigma: float) -> np.ndarray:
-            seen[both if sampler.needs_negative or counts(guide, levels, sigma) else 1] += 1
+            both = sampler.needs_negative or (guided and counts(guide, levels, sigma))
+            found[1 + both] += 1
             return x
 
         def both(self, x: np.ndarray, sigma: float) -> tuple[np.ndarray, np.ndarray]:
             return self(x, sigma), x
 
     nothing = np.zeros((1, 1, 1, 1), np.float32)
-    for _ in sampler(Levels(), nothing, sampler.sigmas(asked.noise, levels, asked.steps).tolist(),
+    for _ in sampler(Counting(), nothing, sampler.sigmas(asked.noise, levels, asked.steps).tolist(),
                      lambda: nothing, levels, asked.eta):
         pass
-    return dict(seen)
+    return dict(found)
 
 
 def usual_shape(config: ModelConfig, part: str, asked: Request,

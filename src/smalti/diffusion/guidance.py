@@ -64,8 +64,9 @@ class SkipLayers:
 class Guide:
     """How guidance is done besides its scale; see `Guidance`.
 
-    It counts from the share `start` to the share `end` of training time only. Raises InputError for
-    shares that are none, or two limits at once.
+    It counts from the share `start` to the share `end` of training time only; where these are all
+    of the way, when it counts is the model's own (`guidance_time=(0, 1)` overrides that). Raises
+    InputError for shares that are none, or two limits at once.
 
     >>> Guide(rescale=0.7, end=0.8).start
     0.0
@@ -161,8 +162,8 @@ class Guidance:
         return rows + ([self.image.neither] if self.image else [])
 
     def rows(self, sigma: float) -> list[Conditioning]:
-        """What the network is evaluated with at a noise level, per picture, but for what it is
-        evaluated with to be led away from (`skip`)."""
+        """What the network is evaluated with at a noise level, per picture, without the row of
+        skip-layer guidance."""
         rows = self.conditionings
         limited = not counts(self.guide, self.denoiser.levels, sigma)
         alone = limited and self._weights == [1.0] and not self.always_both

@@ -11,6 +11,7 @@ from smalti import settings
 from smalti.compiler.options import ROUNDED
 from smalti.dataclass import dataclass
 from smalti.diffusion.adapters import Entry
+from smalti.diffusion.guidance import Guide
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import check_name
 from smalti.diffusion.options import OPTIONS
@@ -89,7 +90,7 @@ class LoadOptions:
             self.threads = 1
         if self.threads is not None:
             settings.checked_threads(self.threads)
-        check_defaults(self.defaults)
+        self.defaults = checked_defaults(self.defaults)
         for name in ("vae", "refiner"):
             if getattr(self, name) is not None:
                 checked_path(getattr(self, name), f"loading with {name}", "a path")
@@ -126,16 +127,21 @@ class LoadOptions:
         return cls(*args, **given)
 
 
-def check_defaults(defaults: object) -> None:
-    """Raise InputError for what is no mapping of settings that a model may have its own of."""
+def checked_defaults(defaults: object) -> dict[str, Any]:
+    """Settings that a model may have its own of, each in one form.
+
+    Raises InputError for what is no mapping of these, or for values that cannot be.
+    """
     if not isinstance(defaults, Mapping):
         raise InputError(f"defaults is {defaults!r:.80}; expected settings by their names, such as "
                          f'{{"steps": 30}}')
     check_known(defaults, DEFAULTS)
-    for name, value in defaults.items():
-        OPTIONS[name].checked(value)
-        if name == "sampler":
-            find_sampler(value)
+    found = {name: OPTIONS[name].checked(value) for name, value in defaults.items()}
+    if "sampler" in found:
+        find_sampler(found["sampler"])
+    if (interval := found.get("guidance_time")) is not None:
+        Guide(start=interval[0], end=interval[1])
+    return found
 
 
 def _paths(what: str, given: object) -> list[str | Path]:

@@ -33,8 +33,7 @@ class PictureNetwork:
     Where the modulations of a model are a part of their own (FLUX.1, Chroma), they are computed
     once for each time and prompt. Where there are `controls`, what they give is read besides; with
     `tiling` a picture can be repeated in these directions; `token_downsampling` is the step of
-    `models.token_downsampling`. Where rows are computed `apart`, one after the other, one program
-    serves steps with guidance and without.
+    `models.token_downsampling`.
     """
 
     submodels: Submodels
@@ -42,34 +41,29 @@ class PictureNetwork:
     controls: Controls | None = None
     tiling: str = ""
     token_downsampling: int = 1
-    apart: bool = False
     _left_out: frozenset[int] = frozenset()
     _modulations: dict[bytes, Floats] = field(default_factory=dict)
 
     def prepare(self, height: int, width: int, conditionings: Sequence[Conditioning],
-                times: Sequence[float], rows: Sequence[int] = ()) -> None:
-        """Compile and bind all for a latent of this size and these conditionings, of which so many
-        `rows` are computed in a batch; default: all of them. Where steps have several numbers of
-        rows, they are computed apart if that costs nothing (see `one_by_one`).
+                times: Sequence[float]) -> None:
+        """Compile and bind all for a latent of this size and these conditionings in one batch.
 
         Modulations for all `times` are computed at once, which reads their weights, a quarter of
         those of FLUX.1, but once, and they may go then.
         """
-        count = len(conditionings)
+        rows = len(conditionings)
         if self.controls is not None:
             self.controls.read(height, width)
         if self._clean(conditionings[0]):
             times = [*times, 0.0]
         if MODULATION in self.submodels.parts:
             self._modulated({
-                "timesteps": np.repeat(np.array(times, np.float32), count),
+                "timesteps": np.repeat(np.array(times, np.float32), rows),
                 **{name: np.concatenate([each[name] for each in conditionings] * len(times))
                    for name in MODULATING if name in conditionings[0]}})
             self.submodels.done(MODULATION)
-        together = self._shape(max(rows, default=count), height, width, conditionings[0])
-        self.apart = len(set(rows)) > 1 and one_by_one(self.submodels, together)
-        if not self.apart:
-            self.submodels.bound(self.submodels.denoiser, together)
+        self.submodels.bound(self.submodels.denoiser,
+                             self._shape(rows, height, width, conditionings[0]))
 
     def _shape(self, rows: int, height: int, width: int,
                conditioning: Conditioning) -> Shape:
@@ -93,11 +87,9 @@ class PictureNetwork:
         """Outputs for rows [n, channels, h, w], of which there are as many for each picture."""
         count, _, height, width = latents.shape
         rows, result = count // self.pictures, np.empty_like(latents)
-        shape = self._shape(1 if self.apart else rows, height, width, conditioning)
-        batches = [slice(row, row + 1) for row in range(count)] if self.apart else [
-            slice(picture, None, self.pictures) for picture in range(self.pictures)]
-        for batch, own in enumerate(batches):
-            picture = batch % self.pictures
+        shape = self._shape(rows, height, width, conditioning)
+        for picture in range(self.pictures):
+            own = slice(picture, None, self.pictures)
             if picture in self._left_out:
                 result[own] = 0
                 continue
@@ -146,16 +138,3 @@ class PictureNetwork:
                 name: array[rows] for name, array in making.items()}).values()
             self._modulations.update(zip(new, found))
         return np.stack([self._modulations[key] for key in keys])
-
-
-def one_by_one(submodels: Submodels, together: Shape) -> bool:
-    """Whether a denoiser of one row serves steps that have several, the most of them computed
-    `together` in this shape, as well as steps that have one. It is bound then.
-
-    A processor takes as long for two rows as twice for one (10 and 5 ms of the model that ships),
-    so that a second program would be compiled, read and held for nothing. A GPU gains by rows that
-    it computes at once; and weights that are streamed are read again for each row.
-    """
-    if submodels.placement.of_part(submodels.denoiser) != "cpu":
-        return False
-    return not submodels.streams(submodels.denoiser, (1, *together[1:]))

@@ -19,7 +19,7 @@ from typing import Any
 from smalti import __version__
 from smalti.dataclass import dataclass
 from smalti.diffusion.hires import LATENT
-from smalti.diffusion.kinds import NumberKind, WholeKind
+from smalti.diffusion.kinds import NumberKind, RowKind, WholeKind
 from smalti.diffusion.metadata import Parameters
 from smalti.diffusion.noise import NOISES
 from smalti.diffusion.options import OPTIONS, PictureOption
@@ -174,8 +174,13 @@ def _value(option: PictureOption, text: str) -> Any:
     try:
         return option.kind.read(text)
     except ValueError:
-        expected = "a number" if isinstance(option.kind, WholeKind | NumberKind) else (
-            f"such as {option.kind.written(option.default)}" if option.default else "other words")
+        expected = "other words"
+        if isinstance(option.kind, WholeKind | NumberKind):
+            expected = "a number"
+        elif isinstance(option.kind, RowKind):
+            expected = f"numbers such as {option.kind.example}"
+        elif option.default:
+            expected = f"such as {option.kind.written(option.default)}"
         raise InputError(f"picture parameters say {option.label}: {text!r:.40}; expected "
                          f"{expected}") from None
 

@@ -50,8 +50,7 @@ class DenoiserStage:
         guidance.condition(*self.prompts.at(index))
         with timings.of("prepare"):
             times = [self.denoiser.time(sigma) for sigma in sigmas[index:-1]]
-            rows = [len(guidance.rows(sigma)) for sigma in sigmas[index:-1]]
-            self.network.prepare(*latent, guidance.conditionings, times, rows)
+            self.network.prepare(*latent, guidance.conditionings, times)
 
     def end(self) -> None:
         """The denoiser and what is beside it are done with."""

@@ -180,10 +180,6 @@ class Submodels:
         """
         return self._ready(part, shape).program
 
-    def streams(self, part: str, shape: Shape) -> bool:
-        """Whether weights of a part, which is bound as by `bound`, are read again in each run."""
-        return self._ready(part, shape).held_bytes is not None
-
     def lent(self, part: str, shape: Shape) -> Program:
         """As `bound`, for a caller who runs the program whenever it likes: it keeps its memory,
         also when another one takes its place."""
