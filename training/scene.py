@@ -26,7 +26,7 @@ ALONE, TOGETHER = (0.55, 1.0), (0.30, 0.48)
 """Sizes of a thing that is alone, and of one beside others, as shares of the side."""
 FILLING = {0.8125: 2, 0.875: 1, 0.9375: 1}
 """Sizes of a thing that nearly fills the picture, and how far from the middle it may stand, in
-`PLACES`: pictures of things have a margin of at least 0.047 of their side, so nothing is cut off."""
+`PLACES`: pictures of things have a margin of 0.047 of their side or more, so nothing is cut off."""
 PLACES = 16
 """Parts of a side that things are moved by: the latents of a side, of the model that ships.
 What was learnt about a thing holds where it stands whole latents further; between them its latents

@@ -215,9 +215,9 @@ def course(models: Submodels, asked: Request, changed: InitImage | None = None
             models.done(part)
     if MODULATION in models.parts:
         yield MODULATION, usual_shape(config, MODULATION, asked, pictures), 1
-    _, *shape = usual_shape(config, models.denoiser, asked, pictures)
+    plain = usual_shape(config, models.denoiser, asked, pictures)
     for rows, evaluations in sorted(_evaluations(config, asked).items(), reverse=True):
-        yield models.denoiser, (rows, *shape), asked.batch_size * evaluations
+        yield models.denoiser, (rows, *plain[1:]), asked.batch_size * evaluations
     for part in (MODULATION, models.denoiser):
         models.done(part)
     height, width = (extent // config.vae.downscale for extent in (asked.height, asked.width))
