@@ -75,13 +75,14 @@ def test_what_is_foretold_is_what_is_done(path: Path, measured: None, what: str,
 @pytest.mark.parametrize("options", [
     {"batch_size": 2}, {"token_downsampling": 2}, {"guidance_time": (0, 0.5), "batch_size": 2},
     {"guidance_time": (0.3, 0.8), "steps": 5, "sampler": "heun"},
-    {"guidance_time": (0, 0.5), "sampler": "euler_cfg++"}])
+    {"guidance_time": (0, 0.5), "sampler": "euler_cfg++"}, {"guidance_time": (0.6, 0.7)}])
 def test_what_a_picture_with_options_takes_is_foretold(path: Path, options: dict) -> None:
     pipe = Pipeline.load(path, device="cpu", threads=1, keep=False)
     asked = {"seed": 3, "steps": 2, **options}
     job = pipe.job(PictureOptions(PROMPT, **asked))
     assert [step.index for step in job.steps()] == list(range(asked["steps"]))
     foretold = pipe.forecast(PROMPT, **asked).parts
+    assert {(part.part, part.shape) for part in foretold} == job.models.placed.keys()
     assert {(part.part, part.shape): part.runs for part in foretold} == {
         key: runs.count for key, runs in job.models.runs.items()}
 

@@ -50,7 +50,8 @@ class DenoiserStage:
         guidance.condition(*self.prompts.at(index))
         with timings.of("prepare"):
             times = [self.denoiser.time(sigma) for sigma in sigmas[index:-1]]
-            self.network.prepare(*latent, guidance.conditionings, times)
+            most = max((guidance.rows(sigma) for sigma in sigmas[index:-1]), key=len)
+            self.network.prepare(*latent, most, times)
 
     def end(self) -> None:
         """The denoiser and what is beside it are done with."""
