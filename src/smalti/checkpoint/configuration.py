@@ -16,7 +16,7 @@ from smalti.families.evidence import Shapes, has
 from smalti.families.flow_shift import ExponentialShift
 from smalti.families.hints import Hints, TextHints
 from smalti.families.record import Read
-from smalti.models.config import SD15, ModelConfig, Prediction, VaeConfig
+from smalti.models.config import SD15, WHOLE_WAY, ModelConfig, Prediction, VaeConfig
 
 LATENTS_MEAN, LATENTS_STD = "edm_mean", "edm_std"
 """Tensors of Playground 2.5, whose latents have means and deviations of their own."""
@@ -69,7 +69,7 @@ def derive_config(where: object, family: ModelFamily, shapes: Shapes, hints: Hin
         default_steps=hints.steps or defaults.steps,
         default_guidance=defaults.guidance if hints.guidance is None else hints.guidance,
         default_guidance_time=cast("tuple[float, float]",
-                                   hints.guidance_time or SD15.default_guidance_time),
+                                   hints.guidance_time or WHOLE_WAY),
         default_sampler=hints.sampler or defaults.sampler,
         default_noise=hints.noise or defaults.noise,
         default_distilled_guidance=(defaults.distilled_guidance if hints.distilled_guidance is None

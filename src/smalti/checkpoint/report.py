@@ -8,7 +8,7 @@ from smalti.checkpoint.taught_words import TaughtWords
 from smalti.dataclass import dataclass
 from smalti.errors import first_of
 from smalti.families.names import FileKind
-from smalti.models.config import ModelConfig
+from smalti.models.config import WHOLE_WAY, ModelConfig
 
 LISTED_MAX = 3  # names of tensors in one line of `smalti inspect`
 
@@ -99,7 +99,7 @@ def millions(count: int) -> str:
 def _limited(config: ModelConfig) -> str:
     """From when to when guidance counts, if that is not all of the way."""
     start, end = config.default_guidance_time
-    return "" if (start, end) == (0, 1) else f" from {start:g} to {end:g} of the way"
+    return "" if (start, end) == WHOLE_WAY else f" from {start:g} to {end:g} of the way"
 
 
 def _config_lines(config: ModelConfig) -> list[tuple[str, str]]:

@@ -39,6 +39,7 @@ from smalti.diffusion.random import RNGS, SEED_END
 from smalti.diffusion.samplers import SAMPLERS
 from smalti.diffusion.upscale import Upscaler
 from smalti.errors import InputError
+from smalti.models.config import WHOLE_WAY
 from smalti.models.tileable import DIRECTIONS
 
 SIDE_MAX = 4096
@@ -127,8 +128,6 @@ PICTURES = {"anyOf": [PICTURE, {"type": "array", "items": PICTURE, "minItems": 1
                                 "maxItems": PICTURES_MAX}]}
 MODELS_OWN = "the model's own"
 SHARE = NumberKind(0, 1)
-WHOLE_WAY = (0.0, 1.0)
-"""From when to when guidance counts where nothing says it: from noise alone to the picture."""
 
 
 @dataclass(frozen=True)

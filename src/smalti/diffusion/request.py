@@ -17,14 +17,14 @@ from smalti.diffusion.hires import Hires, hires
 from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.kinds import WholeKind, check_name
 from smalti.diffusion.noise import NOISES, Schedule, find_schedule
-from smalti.diffusion.options import OPTIONS, SIDE_MAX, WHOLE_WAY, PictureOptions
+from smalti.diffusion.options import OPTIONS, SIDE_MAX, PictureOptions
 from smalti.diffusion.purpose import untaken
 from smalti.diffusion.random import SEED_END, batch_seeds
 from smalti.diffusion.redux import check_alone, pictures_of, tokens_shown
 from smalti.diffusion.samplers import SAMPLERS, Sampler, split_label
 from smalti.diffusion.variation import Variation, variation
 from smalti.errors import InputError
-from smalti.models.config import ModelConfig, UNetConfig
+from smalti.models.config import WHOLE_WAY, ModelConfig, UNetConfig
 from smalti.models.denoiser_config import DenoiserConfig
 from smalti.models.token_downsampling import check_step, tokens_along
 

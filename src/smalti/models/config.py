@@ -21,6 +21,8 @@ from smalti.models.language_config import LanguageConfig, ReduxConfig
 from smalti.models.transformer_config import T5Config
 
 Prediction = Literal["epsilon", "v_prediction", "sample", "flow", "edm", "edm_v"]
+WHOLE_WAY = (0.0, 1.0)
+"""From when to when guidance counts where nothing says it: from noise alone to the picture."""
 
 
 @dataclass(frozen=True)
@@ -408,7 +410,7 @@ class ModelConfig:
     default_height: int = 512
     default_steps: int = 20
     default_guidance: float = 7.0
-    default_guidance_time: tuple[float, float] = (0.0, 1.0)
+    default_guidance_time: tuple[float, float] = WHOLE_WAY
     default_sampler: str = "euler_a"
     default_noise: str = "karras"
     default_distilled_guidance: float = 3.5
