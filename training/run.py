@@ -56,15 +56,27 @@ class Start:
         return torch.cat([self.unknown[None].float(), rows])
 
 
+SHARES = frozenset("plain regular centred moved painted p_flip p_bg p_hue p_pair".split())
+"""Settings of presets that are shares of what is drawn."""
+
+
 def changed_preset(options: argparse.Namespace) -> dict:
-    """The preset with what the command line changes."""
+    """The preset with what the command line changes. Raises SystemExit for what cannot be."""
     preset = dict(PRESETS[options.preset])
     for name in ("styles", "batch", "lr", "bank_k", "vae_batch", "ema"):
         if getattr(options, name) is not None:
             preset[name] = getattr(options, name)
     for pair in options.set:
-        name, _, value = pair.partition("=")
-        preset[name] = type(preset[name])(value)
+        name, _, text = pair.partition("=")
+        if not isinstance(preset.get(name), int | float | str):
+            known = sorted(key for key, value in preset.items() if isinstance(value, int | float))
+            raise SystemExit(f"--set {pair}: there is no {name!r}; known: {', '.join(known)}")
+        try:
+            preset[name] = type(preset[name])(text)
+        except ValueError:
+            raise SystemExit(f"--set {pair}: expected a number") from None
+        if name in SHARES and not 0 <= preset[name] <= 1:
+            raise SystemExit(f"--set {pair}: expected a share from 0 to 1")
     return preset
 
 

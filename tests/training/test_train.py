@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,20 @@ def test_a_finished_file_learns_few_steps_as_it_is(
         *[Path(line["file"]) for line in log if "-lcm-" in line.get("file", "")]))
     assert all(same[name].equal(before[name]) for name in same)
     assert not all(few[name].equal(before[name]) for name in few)
+
+
+@pytest.mark.parametrize(("pair", "said"), [
+    ("moved=x", "--set moved=x: expected a number"),
+    ("movd=1", "there is no 'movd'; known: .*moved"),
+    ("moved=2", "expected a share from 0 to 1"), ("painted=nan", "expected a share from 0 to 1"),
+    ("vae=1", "there is no 'vae'"), ("moved", "expected a number")])
+def test_settings_that_cannot_be_are_refused(pair: str, said: str) -> None:
+    from run import changed_preset
+
+    options = Namespace(preset="smoke", styles=None, batch=None, lr=None, bank_k=None,
+                        vae_batch=None, ema=None, set=["scenes=40", pair])
+    with pytest.raises(SystemExit, match=said):
+        changed_preset(options)
+    options.set = ["scenes=40", "moved=0.25"]
+    found = changed_preset(options)
+    assert (found["scenes"], found["moved"]) == (40, 0.25)
