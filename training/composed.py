@@ -112,8 +112,8 @@ class Composer:
     In a share `regular` of scenes of several things these have regular sizes and places, so that
     the caption tells nearly all of the picture: what is left to chance is an error that no training
     removes, and the less there is of it, the sooner numbers and places are learnt. In a share
-    `centred` of scenes of one thing it fills the picture, in a share `moved` of these nearly, not
-    always in the middle (`filling`); else its size and place are any. A thing alone is painted in
+    `centred` of scenes of one thing it fills the picture, in a share `moved` of these nearly, at
+    one of four places (`filling`); else its size and place are any. A thing alone is painted in
     another colour in a share `painted`, if it can be.
     """
 

@@ -26,12 +26,12 @@ PRESETS = {
         start="", concepts=""),
     # From finished weights of those sizes: things put together. `scenes` are drawn beside the short
     # list, of which `plain` is the share; several things stand at regular places in a share
-    # `regular`, one fills the picture in a share `centred`, in a share `moved` of these not quite
-    # and not always in the middle, and has another colour in a share `painted`.
+    # `regular`, one fills the picture in a share `centred`, in a share `moved` of these nearly and
+    # beside the middle, and has another colour in a share `painted`.
     "compose128": dict(
         SHIPPED, lr=5e-4, warmup=100,
         styles="fluent3d", vae_styles="fluentflat", scenes=10_000, plain=0.3, regular=0.85,
-        centred=0.85, moved=0.0, painted=0.5, start="emoji-256.safetensors",
+        centred=1.0, moved=1.0, painted=0.5, start="emoji-256.safetensors",
         concepts="concepts.txt"),
     # One large graphics processor, from nothing: the same scenes, four times the pixels.
     "gpu256": dict(

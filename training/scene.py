@@ -24,13 +24,12 @@ PIXEL_SIDE = 32
 """Of the picture that "pixel" enlarges."""
 ALONE, TOGETHER = (0.55, 1.0), (0.30, 0.48)
 """Sizes of a thing that is alone, and of one beside others, as shares of the side."""
-FILLING = {0.8125: 2, 0.875: 1, 0.9375: 1}
-"""Sizes of a thing that nearly fills the picture, and how far from the middle it may stand, in
-`PLACES`: pictures of things have a margin of 0.047 of their side or more, so nothing is cut off."""
-PLACES = 16
-"""Parts of a side that things are moved by: the latents of a side, of the model that ships.
-What was learnt about a thing holds where it stands whole latents further; between them its latents
-are others."""
+FILLING, PLACES = 0.9375, 16
+"""The size of a thing that nearly fills the picture, and the parts of a side that it is moved by:
+the latents of a side, of the model that ships. What was learnt about a thing holds where it stands
+whole latents further; between them its latents are others. It stands one of them from the middle,
+to either side and up or down: places that are two apart are the same on the second level of a
+denoiser, and pictures of things have a margin of 0.047 of their side, so nothing is cut off."""
 OUTLINE_SIDE = 128
 """Pixels a side of a picture whose lines reach one pixel to each side of an edge."""
 DARK = 0.3
@@ -183,12 +182,11 @@ def spread(rng: random.Random, count: int) -> list[tuple[float, float, float]]:
 
 
 def filling(rng: random.Random, moved: float = 1.0) -> tuple[float, float, float]:
-    """The centre and the size of a thing that fills the picture, in a share `moved` nearly so."""
+    """The centre and the size of a thing that fills the picture, in a share `moved` nearly so, at
+    one of four places."""
     if rng.random() >= moved:
         return 0.5, 0.5, 1.0
-    size, reach = rng.choice([*FILLING.items()])
-    return (0.5 + rng.randint(-reach, reach) / PLACES, 0.5 + rng.randint(-reach, reach) / PLACES,
-            size)
+    return 0.5 + rng.choice((-1, 1)) / PLACES, 0.5 + rng.choice((-1, 1)) / PLACES, FILLING
 
 
 def any_scene(rng: random.Random, art: Art) -> Scene:

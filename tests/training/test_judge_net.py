@@ -52,9 +52,9 @@ def test_a_thing_that_nearly_fills_the_picture_is_whole_and_on_the_grid_of_laten
     rng, found = random.Random(0), set()
     for _ in range(2000):
         x, y, size = filling(rng)
-        assert 0.8 < size < 1 and all(float((at - 0.5) * PLACES).is_integer() for at in (x, y))
+        assert 0.9 < size < 1 and all(abs(at - 0.5) * PLACES == 1 for at in (x, y))
         found.add((x, y, size))
-    assert len(found) == 25 + 9 + 9
+    assert len(found) == 4
     assert {filling(rng, 0.0) for _ in range(50)} == {(0.5, 0.5, 1.0)}
     assert 30 < sum(filling(rng, 0.5)[2] < 1 for _ in range(100)) < 70
     pictures = list(shapes().placed([Entry("disc", 1.0, ("disc",)),
@@ -64,7 +64,7 @@ def test_a_thing_that_nearly_fills_the_picture_is_whole_and_on_the_grid_of_laten
         shown = picture.min(0).values < 0.5
         assert not shown[[0, -1]].any() and not shown[:, [0, -1]].any()  # nothing is cut off
         assert (picture[2] > picture[0])[shown].all() == (number >= 6)  # and all in its colour
-    assert len({picture.numpy().tobytes() for picture in pictures}) > 6
+    assert len({picture.numpy().tobytes() for picture in pictures}) > 4
 
 
 def test_a_judge_learns_shapes_and_is_the_same_from_its_file(tmp_path: Path) -> None:
