@@ -19,7 +19,7 @@ from shortlist import Entry, caption_of, pictures_of, read_list
 
 CAPTIONS_OF_ENTRY = 64
 PLACES_OF_ENTRY = 8
-"""Where a thing of the short list stands alone, beside scenes."""
+"""Pictures of each thing of the short list alone, beside scenes: at places by chance."""
 SCENES_OF_PART = 1600
 """Scenes that are saved together; 16 processes draw two of their parts each."""
 Drawn = Encoded = tuple[torch.Tensor, list[str], float]

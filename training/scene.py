@@ -24,12 +24,14 @@ PIXEL_SIDE = 32
 """Of the picture that "pixel" enlarges."""
 ALONE, TOGETHER = (0.55, 1.0), (0.30, 0.48)
 """Sizes of a thing that is alone, and of one beside others, as shares of the side."""
-FILLING, PLACES = 0.9375, 16
-"""The size of a thing that nearly fills the picture, and the parts of a side that it is moved by:
-the latents of a side, of the model that ships. What was learnt about a thing holds where it stands
-whole latents further; between them its latents are others. It stands one of them from the middle,
-to either side and up or down: places that are two apart are the same on the second level of a
-denoiser, and pictures of things have a margin of 0.047 of their side, so nothing is cut off."""
+FILLING = 0.9375
+"""The size of a thing that nearly fills the picture, one of `PLACES` beside the middle, to either
+side and up or down: pictures of things have a margin of 0.047 of their side or more, so nothing is
+cut off."""
+PLACES = 16
+"""Parts of a side that things are moved by: the latents of a side, of the model that ships.
+What was learnt about a thing holds where it stands whole latents further, and best two of them: a
+denoiser's second level, of half as many a side, sees the same there. Between latents it is new."""
 OUTLINE_SIDE = 128
 """Pixels a side of a picture whose lines reach one pixel to each side of an edge."""
 DARK = 0.3

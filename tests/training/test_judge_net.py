@@ -58,13 +58,13 @@ def test_a_thing_that_nearly_fills_the_picture_is_whole_and_on_the_grid_of_laten
     assert {filling(rng, 0.0) for _ in range(50)} == {(0.5, 0.5, 1.0)}
     assert 30 < sum(filling(rng, 0.5)[2] < 1 for _ in range(100)) < 70
     pictures = list(shapes().placed([Entry("disc", 1.0, ("disc",)),
-                                     Entry("square", 1.0, ("square",), "blue")], 6, rng))
-    assert len(pictures) == 12
+                                     Entry("square", 1.0, ("square",), "blue")], 20, rng))
+    assert len(pictures) == 40
     for number, picture in enumerate(pictures):
         shown = picture.min(0).values < 0.5
         assert not shown[[0, -1]].any() and not shown[:, [0, -1]].any()  # nothing is cut off
-        assert (picture[2] > picture[0])[shown].all() == (number >= 6)  # and all in its colour
-    assert len({picture.numpy().tobytes() for picture in pictures}) > 4
+        assert (picture[2] > picture[0])[shown].all() == (number >= 20)  # and all in its colour
+    assert len({picture.numpy().tobytes() for picture in pictures}) == 2 * 4
 
 
 def test_a_judge_learns_shapes_and_is_the_same_from_its_file(tmp_path: Path) -> None:
