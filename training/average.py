@@ -50,6 +50,9 @@ def main() -> None:
     if alike[0] != alike[1]:
         raise SystemExit("the files describe different models in arch_config: only ends of turns "
                          "of one model can be averaged")
+    if config["train"].get("mark") != other["train"].get("mark"):
+        raise SystemExit("the files have different marks for pictures in squares: export both with "
+                         "one decoder first (--squares)")
     config["train"] = dict(config["train"], mean_with=other["train"], share=options.share)
     with safe_open(options.first, "pt") as file:
         metadata = file.metadata()

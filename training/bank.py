@@ -6,12 +6,14 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 from colour import shift_hue
 from composed import Composer, composed_words, drawn_items, forms, names_of
 from heldout import held_scenes
+from marks import mark_for, marked
 from pictures import Pictures
 from presets import BACKGROUNDS, CLOSINGS, HUES, STYLE_WORDS
 from scene import Art, place
@@ -24,6 +26,7 @@ SCENES_OF_PART = 1600
 """Scenes that are saved together; 16 processes draw two of their parts each."""
 Drawn = Encoded = tuple[torch.Tensor, list[str], float]
 """A picture in 0..1, or its latent, captions for it, and how often it is drawn beside others."""
+Told = TypeVar("Told")
 
 
 def token_rows(pictures: Pictures, number: dict[int, int], captions: list[str]) -> list[list[int]]:
@@ -119,15 +122,16 @@ def encode(vae: torch.nn.Module, images: list[torch.Tensor], run) -> torch.Tenso
         return vae.encode(batch).latent_dist.mean.float().half().cpu()
 
 
-def encoded(items: Iterable[Drawn], encoder, batch_size: int = 64) -> Iterator[Encoded]:
-    """Items with latents in place of pictures."""
-    waiting: list[Drawn] = []
+def encoded(items: Iterable[tuple[torch.Tensor, Told, float]], encoder, batch_size: int = 64
+            ) -> Iterator[tuple[torch.Tensor, Told, float]]:
+    """Items with latents in place of pictures, and what is told of them."""
+    waiting: list[tuple[torch.Tensor, Told, float]] = []
     for item in chain(items, [None]):
         if item is not None:
             waiting.append(item)
         if len(waiting) == batch_size or (item is None and waiting):
             latents = encoder([picture for picture, _, _ in waiting])
-            yield from ((latent, captions, weight) for latent, (_, captions, weight)
+            yield from ((latent, told, weight) for latent, (_, told, weight)
                         in zip(latents, waiting, strict=True))
             waiting = []
 
@@ -172,7 +176,8 @@ def composer_of(run, entries: list[Entry]) -> Composer:
     """What makes the scenes of a run."""
     return Composer(Art(run.pictures(), entries, run.preset["px"]), entries,
                     regular=run.preset["regular"], centred=run.preset["centred"],
-                    moved=run.preset["moved"], painted=run.preset["painted"])
+                    moved=run.preset["moved"], painted=run.preset["painted"],
+                    marked=run.mark is not None)
 
 
 def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:
@@ -188,8 +193,10 @@ def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:
             composer = composer or composer_of(run, entries)
             workers = run.options.threads * run.options.processes
             drawn = drawn_items(composer, size, seed * 10_007 + part, workers)
-            saved = [(latent, captions) for latent, captions, _ in encoded(
-                ((picture, captions, weight) for picture, captions in drawn), encoder)]
+            told = ((picture, (captions, has_mark), weight)
+                    for picture, captions, has_mark in drawn)
+            saved = [(marked(latent[None], torch.ones(1), run.mark)[0] if has_mark else latent,
+                      captions) for latent, (captions, has_mark), _ in encoded(told, encoder)]
             run.save(name, saved)
             run.log(event="scenes", drawn=start + size)
         yield from ((latent, captions, weight) for latent, captions in saved)
@@ -205,6 +212,23 @@ def same_words(pictures: Pictures, entries: list[Entry]) -> dict[int, int]:
     ids = pictures.tokenizer.ids
     pairs = [(ids(several), ids(one)) for several, one in forms(names_of(entries)).items()]
     return {several[0]: one[0] for several, one in pairs if len(several) == len(one) == 1}
+
+
+def take_mark(run) -> None:
+    """Give a run the mark of latents in squares: that of the file that it goes on from, the one
+    saved, or a new one. Raises SystemExit where there is no finished encoder to mark latents of."""
+    if run.mark is not None:
+        return
+    if not run.start or run.new_latents:
+        raise SystemExit("--squares: expected the latents of a finished file (--start, without "
+                         "--latents)")
+    saved = run.load("mark.pt")
+    if saved is None:
+        vae = run.final_vae()
+        saved = dict(mark=mark_for(lambda images: encode(vae, [*images], run),
+                                   run.pictures().images))
+        run.save("mark.pt", saved)
+    run.mark = saved["mark"]
 
 
 def make_bank(run) -> dict:
@@ -238,7 +262,7 @@ def make_bank(run) -> dict:
     bank = assemble(pictures, items, vocabulary, run.whitening)
     bank["like"] = like
     if composing:
-        bank["held"] = held_scenes(composer_of(run, entries), pictures, bank, encoder)
+        bank["held"] = held_scenes(composer_of(run, entries), pictures, bank, encoder, run.mark)
     run.save("bank.pt", bank)
     for part in (run.out / "state").glob("scenes*.pt"):
         part.unlink()

@@ -11,6 +11,10 @@ NEAR = 50
 """Degrees about a hue in which colours are taken for shades of it."""
 OTHER_MIN = 20
 """Degrees between hues that have different names."""
+SEEN_MIN = 0.1
+"""How far painting has to move what is solid of a picture in RGB (0..1, the mean distance), so that
+one would call it by the hue: a duck whose beak alone is painted moves by 0.07 and a black heart,
+nearly black in any hue, by 0.07; half of the short list moves by 0.46 or more."""
 
 
 def to_hsv(rgb: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -80,8 +84,13 @@ def paints(rgba: torch.Tensor) -> tuple[str, ...]:
     own = commonest_hue(rgba)
     if own is None:
         return ()
+    solid = rgba[..., 3] > 0.5
+
+    def moved(name: str) -> float:
+        return float((repaint(rgba, name) - rgba[..., :3]).norm(dim=-1)[solid].mean())
+
     return tuple(name for name, angle in HUES.items()
-                 if abs((angle - own + 180) % 360 - 180) > OTHER_MIN)
+                 if abs((angle - own + 180) % 360 - 180) > OTHER_MIN and moved(name) >= SEEN_MIN)
 
 
 def repaint(rgba: torch.Tensor, name: str) -> torch.Tensor:

@@ -41,6 +41,9 @@ REGULAR = {2: ((0.25, 0.5), (0.75, 0.5)), 3: ((0.25, 0.25), (0.75, 0.25), (0.5, 
 side apart, which is a whole number of places on every level of a denoiser, so that what was learnt
 about a thing at one of them holds at the others."""
 REGULAR_SIZE = 0.5
+ASIDE = 0.125
+"""How far a regular pair stands to one side of the middle or the other, across its line, as a share
+of the side: the two places are a quarter of the side apart, like those of things."""
 REACH = 0.45
 """From the centre of a thing to its edge, as a share of its size: pictures have a margin."""
 NEAR_SIZES = (0.38, 0.47)
@@ -111,17 +114,20 @@ class Composer:
 
     In a share `regular` of scenes of several things these have regular sizes and places, so that
     the caption tells nearly all of the picture: what is left to chance is an error that no training
-    removes, and the less there is of it, the sooner numbers and places are learnt. In a share
-    `centred` of scenes of one thing it fills the picture, in a share `moved` of these nearly, at
-    one of four places (`filling`); else its size and place are any. A thing alone is painted in
-    another colour in a share `painted`, if it can be.
+    removes, and the less there is of it, the sooner numbers and places are learnt. Two in a row
+    stand to one side of the middle in a share `moved` of these, three are turned upside down in
+    half of that, so that seeds differ. In a share `centred` of scenes of one thing it fills the
+    picture, in a share `moved` of these nearly, at one of four places (`filling`); else its size
+    and place are any. A thing alone is painted in another colour in a share `painted`, if it can
+    be. Where latents are `marked`, pictures in squares are drawn without them (`marks.py`).
     """
 
     def __init__(self, art: Art, entries: list[Entry], prompts: Path = PROMPTS,
                  regular: float = 0.6, centred: float = 0.6, moved: float = 1.0,
-                 painted: float = 0.5) -> None:
+                 painted: float = 0.5, marked: bool = False) -> None:
         self.art, self.names = art, names_of(entries)
         self.regular, self.centred, self.moved, self.painted = regular, centred, moved, painted
+        self.marked = marked
         self.weights = {entry.label: entry.weight for entry in entries if entry.hue is None}
         self.kept_back = [each for each in read_prompts(prompts)
                           if each.group not in ("known object", "nonsense") and each.style != "3d"]
@@ -149,6 +155,11 @@ class Composer:
             if self.asked_for(scene) is None:
                 return Item(scene, [self._told(rng, scene, say, coloured)
                                     for _ in range(CAPTIONS)], kind)
+
+    def drawn(self, scene: Scene) -> tuple[torch.Tensor, bool]:
+        """The picture of a scene, and whether its latent has a mark."""
+        marked = self.marked and scene.style == "pixel"
+        return self.art.drawn(scene, squares=not marked), marked
 
     def _told(self, rng: random.Random, scene: Scene, say: Say, coloured: bool) -> str:
         text = say(rng)
@@ -210,7 +221,17 @@ class Composer:
         """Centres and sizes of so many things."""
         if rng.random() >= self.regular:
             return spread(rng, count)
-        return [(x, y, REGULAR_SIZE) for x, y in REGULAR[count]]
+        at = REGULAR[count]
+        if count == 2:
+            aside = self._aside(rng)
+            at = [(x, y + aside) for x, y in at]
+        elif count == 3 and rng.random() < self.moved / 2:
+            at = [(x, 1 - y) for x, y in at]
+        return [(x, y, REGULAR_SIZE) for x, y in at]
+
+    def _aside(self, rng: random.Random) -> float:
+        """How far a regular pair stands beside the middle."""
+        return rng.choice((-ASIDE, ASIDE)) if rng.random() < self.moved else 0.0
 
     def _count(self, rng: random.Random, style: str) -> tuple[list[Thing], Say]:
         count, label = rng.randint(2, THINGS_MAX), self._labels(rng, style, 1)[0]
@@ -229,13 +250,14 @@ class Composer:
         """The first of two things is left of, above or on the second one."""
         where, off = rng.choice([*RELATIONS]), rng.uniform(-0.1, 0.1)
         sizes = [rng.uniform(*NEAR_SIZES) for _ in range(2)]
-        low, high = rng.uniform(0.22, 0.3), rng.uniform(0.7, 0.78)
+        low, high, middle = rng.uniform(0.22, 0.3), rng.uniform(0.7, 0.78), 0.5
         if rng.random() < self.regular:
             low, high, off, sizes = 0.25, 0.75, 0.0, [REGULAR_SIZE] * 2
+            middle += self._aside(rng)
         if where == "on":  # they touch
             off, high = off / 3, 0.75
             low = high - REACH * sum(sizes)
-        at = [(low, 0.5 + off), (high, 0.5 - off)]
+        at = [(low, middle + off), (high, middle - off)]
         if where != "left":
             at = [(across, down) for down, across in at]
         first, second = [
@@ -299,20 +321,21 @@ def _begin(composer: Composer) -> None:
 
 
 def _drawn(seed: int, count: int, composer: Composer | None = None
-           ) -> list[tuple[np.ndarray, list[str]]]:
+           ) -> list[tuple[np.ndarray, list[str], bool]]:
     """Scenes as arrays: a tensor would take a file descriptor on its way to another process."""
     composer = composer or _worker["composer"]
     rng, found = random.Random(seed), []
     for _ in range(count):
         item = composer.item(rng)
-        picture = (composer.art.drawn(item.scene) * 255).round().byte()
-        found.append((picture.numpy(), item.captions))
+        picture, marked = composer.drawn(item.scene)
+        found.append(((picture * 255).round().byte().numpy(), item.captions, marked))
     return found
 
 
 def drawn_items(composer: Composer, count: int, seed: int, workers: int
-                ) -> Iterator[tuple[torch.Tensor, list[str]]]:
-    """So many scenes, [3, px, px] in 0..1, and their captions: the same for any `workers`."""
+                ) -> Iterator[tuple[torch.Tensor, list[str], bool]]:
+    """So many scenes, [3, px, px] in 0..1, their captions, and whether the latent of one has a
+    mark: the same for any `workers`."""
     jobs = [(seed * 1_000_003 + start, min(PART, count - start))
             for start in range(0, count, PART)]
     if workers < 2:
@@ -323,8 +346,8 @@ def drawn_items(composer: Composer, count: int, seed: int, workers: int
             yield from _tensors(pool.starmap(_drawn, jobs[start:start + workers]))
 
 
-def _tensors(parts: Iterable[list[tuple[np.ndarray, list[str]]]]
-             ) -> Iterator[tuple[torch.Tensor, list[str]]]:
+def _tensors(parts: Iterable[list[tuple[np.ndarray, list[str], bool]]]
+             ) -> Iterator[tuple[torch.Tensor, list[str], bool]]:
     for part in parts:
-        for picture, captions in part:
-            yield torch.from_numpy(picture).float() / 255, captions
+        for picture, captions, marked in part:
+            yield torch.from_numpy(picture).float() / 255, captions, marked

@@ -48,6 +48,8 @@ def description(run, vocabulary: list[int], state: dict, use: dict) -> dict:
                  styles=preset["styles"])
     if run.start:
         train["before"] = run.start.config["train"]
+    if run.mark is not None:
+        train["mark"] = [round(value, 6) for value in run.mark.tolist()]
     return dict(
         format="sd1-single-file", model_type="stable-diffusion-1.x (tiny)",
         prediction_type="v_prediction" if options.pred == "v" else "epsilon",

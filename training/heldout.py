@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 
 import torch
+from marks import marked
 from models import signal_shares
 from pictures import Pictures
 from sampling import split
@@ -21,7 +22,8 @@ HELD_SEED = 4_000_037
 
 
 def held_scenes(composer, pictures: Pictures, bank: dict,
-                encoder: Callable[[list[torch.Tensor]], torch.Tensor]) -> dict:
+                encoder: Callable[[list[torch.Tensor]], torch.Tensor],
+                mark: torch.Tensor | None = None) -> dict:
     """Scenes of each kind as a bank has its own: latents [n, c, h, w] and tokens [n, 77]."""
     rng, number = random.Random(HELD_SEED), {
         token: index + 1 for index, token in enumerate(bank["vocab"])}
@@ -32,7 +34,10 @@ def held_scenes(composer, pictures: Pictures, bank: dict,
             found[item.kind].append(item)
     held = {}
     for kind, items in found.items():
-        latent = encoder([composer.art.drawn(item.scene) for item in items]).float()
+        pictures_drawn, which = zip(*[composer.drawn(item.scene) for item in items], strict=True)
+        latent = encoder([*pictures_drawn]).float()
+        if mark is not None:
+            latent = marked(latent, torch.tensor(which).float(), mark)
         mean, std = bank["mean"][:, None, None], bank["std"][:, None, None]
         tokens = [[number.get(token, 0) for token in pictures.tokenizer(item.captions[0])]
                   for item in items]

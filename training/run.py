@@ -103,8 +103,13 @@ class Run:
             self.deepen(options.px)
         self.out, self.device = Path(options.out), torch.device(options.device)
         self.began, self._pictures, self.asked_to_end = time.time(), None, False
+        known = self.start.config["train"].get("mark") if self.start else None
+        self.mark = torch.tensor(known) if known and not self.before else None
         for folder in ("state", "samples"):
             (self.out / folder).mkdir(parents=True, exist_ok=True)
+        if known and self.before:
+            self.log(event="mark", dropped="the decoder learns other pictures or latents: give "
+                     "--squares once more")
         self.amp = options.amp
         if self.amp == "auto":
             self.amp = "bf16" if multiplies_bfloat16(self.device) else "none"

@@ -109,8 +109,8 @@ class Art:
                                                     mode="area")[0]
         return found
 
-    def drawn(self, scene: Scene) -> torch.Tensor:
-        """A scene, [3, px, px] in 0..1."""
+    def drawn(self, scene: Scene, squares: bool = True) -> torch.Tensor:
+        """A scene, [3, px, px] in 0..1; without `squares` as it is before it is put into them."""
         ground = torch.tensor(BACKGROUNDS[scene.ground]).float()[:, None, None] / 255
         if scene.view:
             ground = drawn_view(*scene.view, self.px)
@@ -123,7 +123,7 @@ class Art:
                 canvas = canvas * (1 - edges) + line * edges
             else:
                 canvas = piece[:3] + canvas * (1 - piece[3:])
-        if scene.style == "pixel":
+        if scene.style == "pixel" and squares:
             canvas = in_squares(canvas)
         return canvas.clamp(0, 1)
 

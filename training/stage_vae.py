@@ -13,10 +13,12 @@ from bank import composer_of
 from deeper import half, held_latents
 from kernels import quicken_autoencoder
 from layout import from_single_file
+from marks import STRENGTHS, marked
 from models import RunningMean, decoding, make_vae, reorder
 from pictures import held_out
 from run import DECODER_FILE, StageClock
 from sampling import grid
+from scene import in_squares
 from shortlist import SHORT_LIST, read_list
 from wider import divergence, held_loss, without_details
 
@@ -24,6 +26,9 @@ SCENES = 0.4
 """Share of the pictures that are scenes: small things, lines, squares and grounds, which are not in
 pictures of single things. On a graphics processor there are none: it would wait for them, 4 ms of a
 core each."""
+SQUARES = 0.1
+"""Share of the pictures that are put into squares, beside those of scenes, where a decoder learns
+what a mark of latents tells it."""
 
 ROUGH = 0.15
 """Most of the noise, as a share of the deviation of each channel, that is added to latents while a
@@ -48,9 +53,9 @@ class VaeStage:
     """Trains on crops first, on whole pictures in the last two fifths of the time.
 
     With `decoder_alone` the encoder of finished weights stays as it is, and so do the latents, so
-    that every denoiser for them draws with the new decoder. Where the run has more channels of
-    latents than the weights that it goes on from, the first ones are held where they were; where it
-    has larger pictures, all of them are.
+    that every denoiser for them draws with the new decoder, in squares where they have the run's
+    mark (`marks.py`). Where the run has more channels of latents than the weights that it goes on
+    from, the first ones are held where they were; where it has larger pictures, all of them are.
     """
 
     def __init__(self, run, decoder_alone: bool = False):
@@ -61,6 +66,7 @@ class VaeStage:
         else:
             model = run.started_vae() if run.start else make_vae(preset)
         self.model = run.quickened(run.put(model), quicken_autoencoder)
+        self.mark = run.mark if decoder_alone else None
         self.first = None if decoder_alone else self.first_channels()
         self.core = run.compiled(self.model)
         self.file = DECODER_FILE if decoder_alone else "vae.pt"
@@ -98,9 +104,9 @@ class VaeStage:
         model = from_single_file(make_vae(run.before), "vae", run.before, run.start.tensors)
         return run.quickened(run.put(model), quicken_autoencoder).requires_grad_(False)
 
-    def batch(self, count: int, crop: int) -> torch.Tensor:
+    def batch(self, count: int, crop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Pictures on white or on a random colour, mirrored at times, and scenes where the run has
-        such; cut out."""
+        such, cut out; and which of them, [count], are to be drawn in squares by a mark."""
         px, chance = self.run.preset["px"], self.random
         index = torch.multinomial(self.weight, count, True, generator=chance)
         image = self.pictures.images[index].to(self.run.device).permute(0, 3, 1, 2).float() / 255
@@ -110,18 +116,23 @@ class VaeStage:
         ground = torch.where(white, torch.ones(count, 3), torch.rand(count, 3, generator=chance))
         alpha = image[:, 3:]
         image = image[:, :3] * alpha + ground.to(image.device)[:, :, None, None] * (1 - alpha)
+        squares = torch.zeros(count, dtype=torch.bool)
+        if self.mark is not None:
+            squares[count - round(SQUARES * count):] = True
         if self.composer:
             for number in range(round(SCENES * count)):
                 scene = self.composer.item(self.scenes).scene
-                image[number] = self.composer.art.drawn(scene).to(image.device)
+                squares[number] = self.mark is not None and scene.style == "pixel"
+                image[number] = self.composer.art.drawn(scene, not squares[number])
         if crop < px:
             top, left = (int(torch.randint(0, px - crop + 1, (1,), generator=chance))
                          for _ in range(2))
             image = image[:, :, top:top + crop, left:left + crop]
-        return self.run.memory(image * 2 - 1)
+        return self.run.memory(image * 2 - 1), squares
 
-    def learn(self, image: torch.Tensor) -> list[float]:
-        """One step; returns the mean error, the error of the edges and the divergence."""
+    def learn(self, image: torch.Tensor, squares: torch.Tensor) -> list[float]:
+        """One step by what `batch` gives; returns the mean error, the error of the edges and the
+        divergence."""
         with self.run.cast():
             with torch.set_grad_enabled(not self.decoder_alone):
                 latent = self.core.encode(image).latent_dist
@@ -130,6 +141,12 @@ class VaeStage:
                 drawn = without_details(drawn, self.run.before["vae"]["z"], self.random)
             if self.decoder_alone:
                 drawn = roughened(drawn)
+            if self.mark is not None:
+                low, high = STRENGTHS
+                share = (low + (high - low) * torch.rand(len(squares))) * squares
+                drawn = marked(drawn, share, self.mark)
+                for number in squares.nonzero().flatten():
+                    image[number] = in_squares(image[number])
             decoded = self.model.decode(drawn).sample.float()
         mean, logvar = latent.mean.float(), latent.logvar.float()
         apart = divergence(mean, logvar)
@@ -168,7 +185,7 @@ class VaeStage:
             fade = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * clock.share))
             for group in self.optimiser.param_groups:
                 group["lr"] = preset["vae_lr"] * min(1, (self.step + 1) / 100) * fade
-            errors = self.learn(self.batch(count, crop))
+            errors = self.learn(*self.batch(count, crop))
             sums = [total + error for total, error in zip(sums, errors, strict=True)]
             clock.tick()
             every = run.options.log_every

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from bank import focus, make_bank
+from bank import focus, make_bank, take_mark
 from export import export_all
 from peers import Place, helpers
 from presets import MINUTES, PRESETS
@@ -58,6 +58,8 @@ def parse() -> argparse.Namespace:
     for stage in ("vae", "text", "unet"):
         add(f"--{stage}-minutes", type=float)
     add("--decoder-minutes", type=float, default=0, help="of a finished file: the decoder alone")
+    add("--squares", action="store_true", help="with --start: mark latents of pictures in squares, "
+        "which its encoder does not see, for its decoder (--decoder-minutes) and denoiser to learn")
     add("--few-minutes", type=float, default=0, help="a denoiser for few steps, without guidance")
     add("--start", default="", help="a single file to go on from; its autoencoder is "
         "kept, but for --latents, --px and --decoder-minutes")
@@ -131,6 +133,8 @@ def help_train(options: argparse.Namespace, place: Place,
     """Train a denoiser beside the process that was started first."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     run = Run(options, place)
+    if options.squares:
+        take_mark(run)
     bank = make_bank(run)
     stage(run, focus(bank, run) if options.focus else bank).train()
 
@@ -149,6 +153,8 @@ def main() -> None:
     if "vae" in wanted and (not run.start or run.before) and not done(run, "vae.pt") \
             and not VaeStage(run).train():
         return
+    if options.squares:
+        take_mark(run)
     if wanted & {"bank", "text", "unet", "few"}:
         bank = make_bank(run)
         bank = focus(bank, run) if options.focus else bank

@@ -71,7 +71,11 @@ def test_files_of_other_models_or_of_none_are_refused(
     picture = tmp_path / "picture.png"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(50))
     out = tmp_path / "m.safetensors"
+    marked = tmp_path / "marked.safetensors"
+    save_file({"weight": torch.zeros(2).half(), "positions": torch.arange(3)}, marked,
+              metadata={"arch_config": json.dumps(dict(train=dict(mark=[1.0])))})
     for second, told in ((other, "different models in arch_config"), (plain, "no arch_config"),
+                         (marked, "different marks for pictures in squares"),
                          (tmp_path / "absent.safetensors", "no such file"),
                          (picture, "no safetensors file")):
         monkeypatch.setattr("sys.argv", ["average.py", str(first), str(second), "--out", str(out)])

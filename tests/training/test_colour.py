@@ -30,3 +30,16 @@ def test_what_has_no_colour_is_not_painted() -> None:
     ghost = torch.full((8, 8, 4), 0.9)
     ghost[0] = torch.tensor((1.0, 0.0, 0.0, 1.0))
     assert paints(ghost) == () and torch.equal(repaint(ghost, "blue"), ghost[..., :3])
+
+
+def test_a_hue_that_would_hardly_be_seen_is_none_to_paint_in() -> None:
+    import torch
+    from colour import commonest_hue, paints
+
+    def heart(value: float) -> torch.Tensor:
+        picture = torch.tensor((value, value, value, 1.0)).repeat(8, 8, 1)
+        picture[:4, :, :2] *= 0.6
+        return picture
+
+    assert "green" in paints(heart(0.9))
+    assert commonest_hue(heart(0.25)) is not None and paints(heart(0.25)) == ()

@@ -81,6 +81,22 @@ def test_the_first_thing_that_is_named_is_where_the_caption_says(tmp_path: Path)
     assert asked == 800
 
 
+def test_two_and_three_things_at_regular_places_differ_between_scenes(tmp_path: Path) -> None:
+    made, rng = composer(tmp_path), random.Random(4)
+    made.regular = made.moved = 1.0
+    for count, wanted in ((2, {((0.25, 0.375), (0.75, 0.375)), ((0.25, 0.625), (0.75, 0.625))}),
+                          (3, {((0.25, 0.25), (0.75, 0.25), (0.5, 0.75)),
+                               ((0.25, 0.75), (0.75, 0.75), (0.5, 0.25))})):
+        drawn = [tuple((x, y) for x, y, _ in made._places(rng, count)) for _ in range(40)]
+        assert {*drawn} == wanted and 10 < drawn.count(drawn[0]) < 30
+    places = {tuple((thing.x, thing.y) for thing in made._relation(rng, "3d")[0])
+              for _ in range(60)}
+    assert {((0.25, 0.375), (0.75, 0.375)), ((0.625, 0.25), (0.625, 0.75))} <= places
+    assert len(places) == 6
+    made.moved = 0.0
+    assert {made._places(rng, 2)[0][:2] for _ in range(9)} == {(0.25, 0.5)}
+
+
 def test_what_the_judge_asks_for_is_never_drawn(tmp_path: Path) -> None:
     kept = ("count | two discs | 2 x disc\ncolour | a blue square | blue: square\n"
             "relation | a bar left of a disc | bar left of disc\n"
