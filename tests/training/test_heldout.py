@@ -79,7 +79,7 @@ def test_things_stand_at_regular_places_in_the_share_asked_for(tmp_path: Path) -
     none.write_text("")
     entries, rng = read_list(listed(tmp_path)), random.Random(4)
     for share in (0.0, 0.5, 1.0):
-        made, regular = Composer(Shapes(), entries, none, regular=share), 0
+        made, regular = Composer(Shapes(), entries, none, regular=share, moved=0.0), 0
         for _ in range(200):
             things, _ = made._count(rng, "3d")
             regular += [(thing.x, thing.y, thing.size) for thing in things] == [
