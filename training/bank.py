@@ -13,9 +13,10 @@ import torch
 from colour import shift_hue
 from composed import Composer, composed_words, drawn_items, forms, names_of
 from heldout import held_scenes
-from marks import mark_for, marked
+from marks import mark_for, marked, same_mark
 from pictures import Pictures
 from presets import BACKGROUNDS, CLOSINGS, HUES, STYLE_WORDS
+from run import DECODER_FILE
 from scene import Art, place
 from shortlist import Entry, caption_of, pictures_of, read_list
 
@@ -187,7 +188,8 @@ def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:
     count, seed = preset["scenes"], run.options.seed + 11
     weight, composer = (1 - preset["plain"]) / count, None
     for part, start in enumerate(range(0, count, SCENES_OF_PART)):
-        name, size = f"scenes{part:04d}.pt", min(SCENES_OF_PART, count - start)
+        kind = "scenes" if run.mark is None else "scenes-marked"
+        name, size = f"{kind}{part:04d}.pt", min(SCENES_OF_PART, count - start)
         saved = run.load(name)
         if saved is None:
             composer = composer or composer_of(run, entries)
@@ -215,26 +217,25 @@ def same_words(pictures: Pictures, entries: list[Entry]) -> dict[int, int]:
 
 
 def take_mark(run) -> None:
-    """Give a run the mark of latents in squares: that of the file that it goes on from, the one
-    saved, or a new one. Raises SystemExit where there is no finished encoder to mark latents of."""
-    if run.mark is not None:
-        return
-    if not run.start or run.new_latents:
-        raise SystemExit("--squares: expected the latents of a finished file (--start, without "
-                         "--latents)")
-    saved = run.load("mark.pt")
-    if saved is None:
+    """Give a run that has none a new mark of latents in squares, by its finished encoder. Raises
+    SystemExit where a stage of the run has gone without."""
+    if run.mark is None:
+        for name in (DECODER_FILE, "bank.pt"):
+            if run.load(name):
+                raise SystemExit(f"{run.out} has a {name} without a mark of latents in squares: "
+                                 f"give another --out for --squares")
         vae = run.final_vae()
-        saved = dict(mark=mark_for(lambda images: encode(vae, [*images], run),
-                                   run.pictures().images))
-        run.save("mark.pt", saved)
-    run.mark = saved["mark"]
+        run.mark = mark_for(lambda images: encode(vae, [*images], run), run.pictures().images)
+        run.save("mark.pt", dict(mark=run.mark))
 
 
 def make_bank(run) -> dict:
     """The bank of a run: the one saved, or a new one of the whole set, or of the short list and
     scenes of its things."""
     saved = run.load("bank.pt")
+    if saved and not same_mark(saved.get("mark"), run.mark):
+        raise SystemExit(f"{run.out} has a bank with another mark of latents in squares, or "
+                         f"without: give another --out")
     if saved:
         return saved
     pictures, vae = run.pictures(), run.final_vae()
@@ -260,7 +261,7 @@ def make_bank(run) -> dict:
     if run.start:
         vocabulary = sorted({*vocabulary, *run.start.tokens})
     bank = assemble(pictures, items, vocabulary, run.whitening)
-    bank["like"] = like
+    bank["like"], bank["mark"] = like, run.mark
     if composing:
         bank["held"] = held_scenes(composer_of(run, entries), pictures, bank, encoder, run.mark)
     run.save("bank.pt", bank)

@@ -84,10 +84,11 @@ def paints(rgba: torch.Tensor) -> tuple[str, ...]:
     own = commonest_hue(rgba)
     if own is None:
         return ()
-    solid = rgba[..., 3] > 0.5
+    some = rgba[::2, ::2]  # a quarter of the pixels tells it, in a quarter of the time
+    solid = some[..., 3] > 0.5
 
     def moved(name: str) -> float:
-        return float((repaint(rgba, name) - rgba[..., :3]).norm(dim=-1)[solid].mean())
+        return float((repaint(some, name) - some[..., :3]).norm(dim=-1)[solid].mean())
 
     return tuple(name for name, angle in HUES.items()
                  if abs((angle - own + 180) % 360 - 180) > OTHER_MIN and moved(name) >= SEEN_MIN)

@@ -10,6 +10,7 @@ from composed import composed_words
 from layout import TEXT, TOKEN_TABLE, VAE, to_single_file
 from models import latent_side
 from presets import CLIP_TOKENS, CONTEXT, END_TOKEN, LATENT_SCALE, START_TOKEN, TRAIN_STEPS
+from run import DECODER_FILE
 from safetensors.torch import save_file
 from shortlist import read_list, taught_words
 from stage_few import FEW_FILE
@@ -77,6 +78,10 @@ def description(run, vocabulary: list[int], state: dict, use: dict) -> dict:
 def export_all(run) -> None:
     """Write the model, and the one for few steps where there is one."""
     unet, text, bank, state = run.finished()
+    given = run.start.config["train"].get("mark") if run.start and not run.before else None
+    if run.mark is not None and not given and not (run.load(DECODER_FILE) or {}).get("done"):
+        raise SystemExit(f"{run.out} has no decoder that draws squares by their mark: train it "
+                         f"(--stage decoder --decoder-minutes 12), then --stage export")
     name = f"emoji-{run.preset['px']}"
     export(run, name, unet, text, bank, description(run, bank["vocab"], state, USUAL))
     few = run.load(FEW_FILE)

@@ -27,7 +27,7 @@ PRESETS = {
     # From finished weights of those sizes: things put together. `scenes` are drawn beside the short
     # list, of which `plain` is the share; several things stand at regular places in a share
     # `regular`, one fills the picture in a share `centred`, in a share `moved` of these nearly and
-    # beside the middle, and has another colour in a share `painted`.
+    # beside the middle (as do pairs and threes), and has another colour in a share `painted`.
     "compose128": dict(
         SHIPPED, lr=5e-4, warmup=100,
         styles="fluent3d", vae_styles="fluentflat", scenes=10_000, plain=0.3, regular=0.85,

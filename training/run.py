@@ -16,6 +16,7 @@ import torch
 from deeper import deeper_preset, deeper_vae
 from kernels import quicken
 from layout import TOKEN_TABLE, from_single_file, preset_of, read_file, trained_tokens
+from marks import same_mark
 from models import decoding, make_text, make_unet, make_vae, multiplies_bfloat16
 from peers import Place
 from pictures import Pictures
@@ -103,13 +104,11 @@ class Run:
             self.deepen(options.px)
         self.out, self.device = Path(options.out), torch.device(options.device)
         self.began, self._pictures, self.asked_to_end = time.time(), None, False
-        known = self.start.config["train"].get("mark") if self.start else None
-        self.mark = torch.tensor(known) if known and not self.before else None
+        self.mark = self.known_mark()
         for folder in ("state", "samples"):
             (self.out / folder).mkdir(parents=True, exist_ok=True)
-        if known and self.before:
-            self.log(event="mark", dropped="the decoder learns other pictures or latents: give "
-                     "--squares once more")
+        if self.mark is not None and self.before:
+            self.log(event="mark", note="the decoder learns squares in --decoder-minutes")
         self.amp = options.amp
         if self.amp == "auto":
             self.amp = "bf16" if multiplies_bfloat16(self.device) else "none"
@@ -136,6 +135,23 @@ class Run:
         self.before = dict(self.preset)
         self.preset.update(deeper_preset(self.preset))
         self.preset["vae_crop"] *= 2
+
+    def known_mark(self) -> torch.Tensor | None:
+        """The mark of latents in squares: that of the file which the run goes on from, for channels
+        that are added with zeros, or the one that the run has made. Raises SystemExit where
+        `--squares` asks for one that cannot be made."""
+        known = self.start.config["train"].get("mark") if self.start else None
+        if known:
+            more = self.preset["vae"]["z"] - len(known)
+            return torch.tensor([*known, *[0.0] * more])
+        if self.options.squares and (not self.start or self.new_latents):
+            raise SystemExit("--squares: expected the latents of a finished file (--start, without "
+                             "--latents)")
+        if self.options.squares and not (self.options.concepts and self.preset["scenes"]):
+            raise SystemExit("--squares: expected scenes, of which some are in squares (a preset "
+                             "with scenes, and --concepts)")
+        saved = self.load("mark.pt")
+        return saved["mark"] if saved else None
 
     @property
     def new_latents(self) -> bool:
@@ -244,6 +260,9 @@ class Run:
                              f"another --out")
         for state, trained in (({} if kept else whole, [model]),
                                (self.load(DECODER_FILE), decoding(model))):
+            if state and not same_mark(state.get("mark"), self.mark) and state is not whole:
+                raise SystemExit(f"{self.out} has a decoder that was trained with another mark of "
+                                 f"latents in squares, or without: give another --out")
             parameters = [each for part in trained for each in part.parameters()]
             for parameter, mean in zip(parameters, state["mean"], strict=True) if state else ():
                 parameter.data.copy_(mean)

@@ -118,7 +118,7 @@ class VaeStage:
         image = image[:, :3] * alpha + ground.to(image.device)[:, :, None, None] * (1 - alpha)
         squares = torch.zeros(count, dtype=torch.bool)
         if self.mark is not None:
-            squares[count - round(SQUARES * count):] = True
+            squares[count - max(1, round(SQUARES * count)):] = True
         if self.composer:
             for number in range(round(SCENES * count)):
                 scene = self.composer.item(self.scenes).scene
@@ -204,7 +204,7 @@ class VaeStage:
         self.run.save(self.file, dict(
             model=self.model.state_dict(), optimiser=self.optimiser.state_dict(),
             mean=self.mean.values, step=self.step, spent=self.clock.spent, done=done,
-            sizes=self.run.latent_sizes))
+            sizes=self.run.latent_sizes, mark=self.mark))
         self.sheet()
 
     @torch.no_grad()

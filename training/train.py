@@ -58,7 +58,8 @@ def parse() -> argparse.Namespace:
     for stage in ("vae", "text", "unet"):
         add(f"--{stage}-minutes", type=float)
     add("--decoder-minutes", type=float, default=0, help="of a finished file: the decoder alone")
-    add("--squares", action="store_true", help="mark latents of pictures in squares (marks.py)")
+    add("--squares", action="store_true", help="with --start: latents of pictures in squares "
+        "have a mark, which the decoder (--decoder-minutes) and the denoiser learn")
     add("--few-minutes", type=float, default=0, help="a denoiser for few steps, without guidance")
     add("--start", default="", help="a single file to go on from; its autoencoder is "
         "kept, but for --latents, --px and --decoder-minutes")
@@ -132,8 +133,6 @@ def help_train(options: argparse.Namespace, place: Place,
     """Train a denoiser beside the process that was started first."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     run = Run(options, place)
-    if options.squares:
-        take_mark(run)
     bank = make_bank(run)
     stage(run, focus(bank, run) if options.focus else bank).train()
 

@@ -53,9 +53,20 @@ def test_where_latents_have_marks_scenes_are_drawn_without_squares(tmp_path: Pat
 
 def test_a_finished_file_is_given_a_mark_that_its_later_turns_keep(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import stage_vae
     import torch
+    from marks import STRENGTHS
     from plain_runs import trained
     from safetensors.torch import load_file
+
+    shares: list[float] = []
+    marked = stage_vae.marked
+
+    def noted(latent: torch.Tensor, which: torch.Tensor, mark: torch.Tensor) -> torch.Tensor:
+        shares.extend(which.tolist())
+        return marked(latent, which, mark)
+
+    monkeypatch.setattr(stage_vae, "marked", noted)
 
     def file_of(log: list[dict]) -> Path:
         return [Path(line["file"]) for line in log if line.get("event") == "export"][-1]
@@ -67,11 +78,24 @@ def test_a_finished_file_is_given_a_mark_that_its_later_turns_keep(
         trained(monkeypatch, tmp_path / "a", "--squares")
     first = file_of(trained(monkeypatch, tmp_path / "a", "--unet-minutes", "0.02"))
     assert mark_of(first) is None
+    with pytest.raises(SystemExit, match=r"has a bank\.pt without a mark .* give another --out"):
+        trained(monkeypatch, tmp_path / "a", "--start", str(first), "--squares", "--stage", "bank")
+    with pytest.raises(SystemExit, match="no decoder that draws squares by their mark: train it"):
+        trained(monkeypatch, tmp_path / "d", "--start", str(first), "--squares", "--unet-minutes",
+                "0.02")
+    assert not shares
     second = file_of(trained(
         monkeypatch, tmp_path / "b", "--start", str(first), "--squares", "--unet-minutes", "0.02",
         "--decoder-minutes", "0.02"))
     mark = mark_of(second)
     assert torch.tensor(mark).norm() == pytest.approx(1, abs=1e-4)
+    low, high = STRENGTHS
+    assert 0 in shares and all(share == 0 or low <= share <= high for share in shares)
+    assert any(shares), "some of each batch are in squares"
+    bank = torch.load(tmp_path / "b" / "state" / "bank.pt")
+    along = bank["z"].float().mean((2, 3)) @ torch.tensor(mark)
+    apart = (along - along.median()).abs() > 0.5
+    assert 0 < int(apart.sum()) < 0.3 * len(along), "those in squares have the mark"
     before, after = load_file(first), load_file(second)
     encoder = [name for name in before if name.startswith(
         ("first_stage_model.encoder.", "first_stage_model.quant_conv."))]
@@ -80,3 +104,10 @@ def test_a_finished_file_is_given_a_mark_that_its_later_turns_keep(
     third = file_of(trained(monkeypatch, tmp_path / "c", "--start", str(second), "--unet-minutes",
                             "0.02"))
     assert mark_of(third) == mark, "without being asked for once more"
+    log = trained(monkeypatch, tmp_path / "e", "--start", str(second), "--latents", "6", "--stage",
+                  "vae")
+    assert [line["note"] for line in log if line.get("event") == "mark"] == [
+        "the decoder learns squares in --decoder-minutes"]
+    with pytest.raises(SystemExit, match="--squares: expected scenes"):
+        trained(monkeypatch, tmp_path / "f", "--start", str(first), "--squares", "--set",
+                "scenes=0")
