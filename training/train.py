@@ -58,8 +58,7 @@ def parse() -> argparse.Namespace:
     for stage in ("vae", "text", "unet"):
         add(f"--{stage}-minutes", type=float)
     add("--decoder-minutes", type=float, default=0, help="of a finished file: the decoder alone")
-    add("--squares", action="store_true", help="with --start: latents of pictures in squares "
-        "have a mark, which the decoder (--decoder-minutes) and the denoiser learn")
+    add("--squares", action="store_true", help="with --start: mark latents in squares (marks.py)")
     add("--few-minutes", type=float, default=0, help="a denoiser for few steps, without guidance")
     add("--start", default="", help="a single file to go on from; its autoencoder is "
         "kept, but for --latents, --px and --decoder-minutes")
