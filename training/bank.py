@@ -28,6 +28,7 @@ SCENES_OF_PART = 1600
 Drawn = Encoded = tuple[torch.Tensor, list[str], float]
 """A picture in 0..1, or its latent, captions for it, and how often it is drawn beside others."""
 Told = TypeVar("Told")
+"""What goes with a picture, and then with its latent: captions, and whether it has a mark."""
 
 
 def token_rows(pictures: Pictures, number: dict[int, int], captions: list[str]) -> list[list[int]]:
@@ -173,12 +174,12 @@ def listed_items(run, entries: list[Entry]) -> Iterator[Drawn]:
         yield picture, captions, entry.weight * scale
 
 
-def composer_of(run, entries: list[Entry]) -> Composer:
-    """What makes the scenes of a run."""
+def composer_of(run, entries: list[Entry], mark: torch.Tensor | None = None) -> Composer:
+    """What makes the scenes of a run; with a mark of latents those in squares are to have it."""
     return Composer(Art(run.pictures(), entries, run.preset["px"]), entries,
                     regular=run.preset["regular"], centred=run.preset["centred"],
                     moved=run.preset["moved"], painted=run.preset["painted"],
-                    marked=run.mark is not None)
+                    marked=mark is not None)
 
 
 def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:
@@ -192,7 +193,7 @@ def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:
         name, size = f"{kind}{part:04d}.pt", min(SCENES_OF_PART, count - start)
         saved = run.load(name)
         if saved is None:
-            composer = composer or composer_of(run, entries)
+            composer = composer or composer_of(run, entries, run.mark)
             workers = run.options.threads * run.options.processes
             drawn = drawn_items(composer, size, seed * 10_007 + part, workers)
             told = ((picture, (captions, has_mark), weight)
@@ -263,7 +264,8 @@ def make_bank(run) -> dict:
     bank = assemble(pictures, items, vocabulary, run.whitening)
     bank["like"], bank["mark"] = like, run.mark
     if composing:
-        bank["held"] = held_scenes(composer_of(run, entries), pictures, bank, encoder, run.mark)
+        composer = composer_of(run, entries, run.mark)
+        bank["held"] = held_scenes(composer, pictures, bank, encoder, run.mark)
     run.save("bank.pt", bank)
     for part in (run.out / "state").glob("scenes*.pt"):
         part.unlink()

@@ -78,8 +78,8 @@ def description(run, vocabulary: list[int], state: dict, use: dict) -> dict:
 def export_all(run) -> None:
     """Write the model, and the one for few steps where there is one."""
     unet, text, bank, state = run.finished()
-    given = run.start.config["train"].get("mark") if run.start and not run.before else None
-    if run.mark is not None and not given and not (run.load(DECODER_FILE) or {}).get("done"):
+    new = run.mark is not None and (run.before or not run.given_mark)
+    if new and not (run.load(DECODER_FILE) or {}).get("done"):
         raise SystemExit(f"{run.out} has no decoder that draws squares by their mark: train it "
                          f"(--stage decoder --decoder-minutes 12), then --stage export")
     name = f"emoji-{run.preset['px']}"

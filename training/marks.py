@@ -12,10 +12,11 @@ import torch
 from presets import LATENT_SCALE
 
 MARK = 1.0
-"""How far a mark moves latents, in their deviation: six times what makes latents rough
-(`stage_vae.ROUGH`), and of less than noise for most of a denoiser's way."""
+"""How far a mark moves latents, in their standard deviation: six times the noise by which a decoder
+learns to bear a denoiser's errors (`stage_vae.ROUGH`)."""
 STRENGTHS = (0.6, 2.0)
-"""Shares of the mark that a decoder learns: guidance draws more than there was to learn."""
+"""The least and the most of a mark by which a decoder learns to draw squares, as shares of it: what
+a denoiser draws falls short of it at times, and guidance goes beyond it."""
 MARKED_BY = 64
 """Pictures by which the direction is found."""
 

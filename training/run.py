@@ -136,14 +136,18 @@ class Run:
         self.preset.update(deeper_preset(self.preset))
         self.preset["vae_crop"] *= 2
 
+    @property
+    def given_mark(self) -> list[float] | None:
+        """The mark of the file that the run goes on from, if that has one."""
+        return self.start.config["train"].get("mark") if self.start else None
+
     def known_mark(self) -> torch.Tensor | None:
         """The mark of latents in squares: that of the file which the run goes on from, for channels
         that are added with zeros, or the one that the run has made. Raises SystemExit where
         `--squares` asks for one that cannot be made."""
-        known = self.start.config["train"].get("mark") if self.start else None
-        if known:
-            more = self.preset["vae"]["z"] - len(known)
-            return torch.tensor([*known, *[0.0] * more])
+        if self.given_mark:
+            more = self.preset["vae"]["z"] - len(self.given_mark)
+            return torch.tensor([*self.given_mark, *[0.0] * more])
         if self.options.squares and (not self.start or self.new_latents):
             raise SystemExit("--squares: expected the latents of a finished file (--start, without "
                              "--latents)")
@@ -258,11 +262,11 @@ class Run:
         if kept and whole.get("sizes", self.latent_sizes) != self.latent_sizes:
             raise SystemExit(f"{self.out} was begun with --px or --latents: give that again, or "
                              f"another --out")
-        for state, trained in (({} if kept else whole, [model]),
-                               (self.load(DECODER_FILE), decoding(model))):
-            if state and not same_mark(state.get("mark"), self.mark) and state is not whole:
-                raise SystemExit(f"{self.out} has a decoder that was trained with another mark of "
-                                 f"latents in squares, or without: give another --out")
+        decoder = self.load(DECODER_FILE)
+        if decoder and not same_mark(decoder.get("mark"), self.mark):
+            raise SystemExit(f"{self.out} has a decoder that was trained with another mark of "
+                             f"latents in squares, or without: give another --out")
+        for state, trained in (({} if kept else whole, [model]), (decoder, decoding(model))):
             parameters = [each for part in trained for each in part.parameters()]
             for parameter, mean in zip(parameters, state["mean"], strict=True) if state else ():
                 parameter.data.copy_(mean)

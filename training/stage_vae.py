@@ -94,7 +94,8 @@ class VaeStage:
         self.random = torch.Generator().manual_seed(run.options.seed + self.step)
         self.scenes, self.composer = random.Random(run.options.seed + self.step), None
         if preset["scenes"] and run.options.concepts and run.device.type == "cpu":
-            self.composer = composer_of(run, read_list(Path(run.options.concepts)))
+            self.composer = composer_of(run, read_list(Path(run.options.concepts)),
+                                        self.mark)
 
     def first_channels(self) -> torch.nn.Module | None:
         """The autoencoder whose channels are to stay, where there are such."""
@@ -122,8 +123,7 @@ class VaeStage:
         if self.composer:
             for number in range(round(SCENES * count)):
                 scene = self.composer.item(self.scenes).scene
-                squares[number] = self.mark is not None and scene.style == "pixel"
-                image[number] = self.composer.art.drawn(scene, not squares[number])
+                image[number], squares[number] = self.composer.drawn(scene)
         if crop < px:
             top, left = (int(torch.randint(0, px - crop + 1, (1,), generator=chance))
                          for _ in range(2))

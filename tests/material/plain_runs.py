@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,9 +25,23 @@ class Ticking:
         return self.seconds
 
 
+@contextmanager
+def same_attention() -> Iterator[None]:
+    """Put back at the end how PyTorch computes attention, which a run in bfloat16 changes in all of
+    the process."""
+    import torch
+
+    cuda = torch.backends.cuda
+    before = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()
+    try:
+        yield
+    finally:
+        cuda.enable_flash_sdp(before[0])
+        cuda.enable_mem_efficient_sdp(before[1])
+
+
 def trained(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str, px: int = 64) -> list[dict]:
     """Run the program on pictures of `px` pixels a side; returns the lines of its log."""
-    import torch
     from plain_shapes import listed, packed
     from train import main
 
@@ -38,11 +54,6 @@ def trained(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str, px: int = 64
             "train.py", "--preset", "smoke", "--data", str(data), "--out", str(out), "--device",
             "cpu", "--threads", "1", "--concepts", str(concepts), "--log-every", "1", "--set",
             "scenes=40", "--text-minutes", "0.01", "--vae-minutes", "0.02", "--steps", "2", *more])
-        cuda = torch.backends.cuda
-        before = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()
-        try:
+        with same_attention():
             main()
-        finally:  # a run in bfloat16 changes how PyTorch computes attention in all of the process
-            cuda.enable_flash_sdp(before[0])
-            cuda.enable_mem_efficient_sdp(before[1])
     return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]

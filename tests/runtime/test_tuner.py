@@ -122,7 +122,10 @@ def test_computers_try_parts_that_have_nothing_in_common_and_judge_the_same(time
 
     every, parts = tried(ALL), [tried(PartOf(number, 3)) for number in range(3)]
     assert set.union(*parts) == every and sum(map(len, parts)) == len(every)
-    assert max(map(len, parts)) - min(map(len, parts)) <= 2  # one has the program's own as well
+    sizes = sorted(map(len, parts))
+    if sizes[0] < (len(every) + 1) // 3:  # it was dealt the program's own as well, which all try
+        sizes[0] += 1
+    assert max(sizes) - min(sizes) <= 1
     [text] = {text for text, _ in kernels(program.module)}
     wanted = sorted(every)[:2]
     tuner = Tuner(CpuTrials(program), INPUTS, WEIGHTS.__getitem__, Final({text: wanted}))

@@ -91,16 +91,11 @@ def test_things_stand_at_regular_places_in_the_share_asked_for(tmp_path: Path) -
 def test_bfloat16_is_used_where_it_is_multiplied(there: bool, tmp_path: Path,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     import run
-    import torch
+    from plain_runs import same_attention
     from train import parse
 
     monkeypatch.setattr(run, "multiplies_bfloat16", lambda device: there)
     monkeypatch.setattr(sys, "argv", ["train.py", "--preset", "smoke", "--data", "none.npz",
                                       "--out", str(tmp_path), "--device", "cpu"])
-    cuda = torch.backends.cuda
-    before = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()
-    try:
+    with same_attention():
         assert run.Run(parse()).amp == ("bf16" if there else "none")
-    finally:  # a run in bfloat16 changes how PyTorch computes attention in all of the process
-        cuda.enable_flash_sdp(before[0])
-        cuda.enable_mem_efficient_sdp(before[1])
