@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import webuiapi
 from PIL import Image
-from served import HOST, SECONDS, Client
+from served import HOST, LONG, SECONDS, Client
 
 from smalti.errors import InputError
 from smalti.server.models import ModelFile, ModelFolders
@@ -98,7 +98,7 @@ def test_progress_and_interrupt_work_while_a_picture_is_made(api: webuiapi.WebUI
     assert (idle["progress"], idle["state"]["job_count"]) == (0.0, 0)
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(client.post("/sdapi/v1/txt2img", {
-        "prompt": "a", "steps": 1000, "force_task_id": "mine"})))
+        "prompt": "a", "force_task_id": "mine", **LONG})))
     begun = threading.Event()
     with client.site.queue.watching(lambda id: begun.set() if (
             known := client.site.queue.progress(id)) and known.step > 1 else None):
@@ -127,7 +127,7 @@ def test_a_client_that_goes_away_cancels_its_picture(client: Client) -> None:
             ended.set()
 
     connection = http.client.HTTPConnection(HOST, client.port)
-    body = json.dumps({"prompt": "a", "steps": 1000, "width": 16, "height": 16,
+    body = json.dumps({"prompt": "a", **LONG,
                        "override_settings": {"sd_model_checkpoint": "tiny"}}).encode()
     with client.site.queue.watching(watch):
         connection.request("POST", "/sdapi/v1/txt2img", body, {"Content-Type": "application/json"})

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from served import SECONDS, opened
+from served import LONG, SECONDS, opened
 
 from smalti.cli.main import root
 from smalti.cli.serve import asked_token, check_loading
@@ -70,7 +70,7 @@ def test_a_server_that_was_killed_goes_on_and_every_job_ends_once(
         environment: dict[str, str], models: Path, tmp_path: Path) -> None:
     places = ("--models", str(models), "--output", str(tmp_path))
     with started(environment, *places) as (process, address):
-        long = ask(f"{address}/api/jobs", {"prompt": "a", "model": "tiny", "steps": 1000})["id"]
+        long = ask(f"{address}/api/jobs", {"prompt": "a", "model": "tiny", **LONG})["id"]
         ids = [ask(f"{address}/api/jobs", {"prompt": "a", "model": "tiny", "steps": 1})["id"]
                for _ in range(3)]
         with urllib.request.urlopen(f"{address}/api/jobs/{long}/events", timeout=SECONDS) as events:
@@ -107,7 +107,7 @@ def test_it_ends_within_a_step_and_goes_on_at_the_next_start(
         environment: dict[str, str], models: Path, tmp_path: Path, sent: int, code: int) -> None:
     with started(environment, "--models", str(models), "--output", str(tmp_path)) as (
             process, address):
-        id = ask(f"{address}/api/jobs", {"prompt": "a", "model": "tiny", "steps": 1000})["id"]
+        id = ask(f"{address}/api/jobs", {"prompt": "a", "model": "tiny", **LONG})["id"]
         with urllib.request.urlopen(f"{address}/api/jobs/{id}/events", timeout=SECONDS) as events:
             until_it_runs(events)
             process.send_signal(sent)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.numpy import save_file
-from served import SECONDS, full_once, opened
+from served import LONG, SECONDS, full_once, opened
 from tiny_model import tiny_weights
 
 from smalti.diffusion import made_picture
@@ -265,7 +265,7 @@ def test_a_server_that_stops_gives_its_job_back(tmp_path: Path, models: Path) ->
     site.start()
     with site.queue.watching(lambda id: begun.set() if (
             progress := site.queue.progress(id)) and progress.step else None):
-        id = site.queue.submit({"prompt": "a", "model": "tiny", "steps": 1000}).id
+        id = site.queue.submit({"prompt": "a", "model": "tiny", **LONG}).id
         assert begun.wait(SECONDS)
         site.stop()
     again = opened(tmp_path, models)

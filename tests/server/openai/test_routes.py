@@ -149,7 +149,8 @@ def test_a_stream_that_is_left_cancels_its_picture(client: Client) -> None:
             ended.set()
 
     connection = http.client.HTTPConnection(HOST, client.port)
-    body = {"prompt": "a", "model": "tiny", "steps": 1000, "stream": True}
+    body = {"prompt": "a", "model": "tiny", "steps": 1000, "size": "128x128",
+            "stream": True}
     with client.site.queue.watching(watch):
         connection.request("POST", "/v1/images/generations", json.dumps(body).encode(), JSON)
         assert begun.wait(SECONDS)
