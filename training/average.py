@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from layout import read_file
-from marks import same_mark
+from marks import same_marks
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -51,9 +51,9 @@ def main() -> None:
     if alike[0] != alike[1]:
         raise SystemExit("the files describe different models in arch_config: only ends of turns "
                          "of one model can be averaged")
-    if not same_mark(config["train"].get("mark"), other["train"].get("mark")):
-        raise SystemExit("the files have different marks for pictures in squares: only ends of "
-                         "turns with one mark can be averaged")
+    if not same_marks(config["train"].get("marks", {}), other["train"].get("marks", {})):
+        raise SystemExit("the files have different marks of latents: only ends of turns with the "
+                         "same ones can be averaged")
     config["train"] = dict(config["train"], mean_with=other["train"], share=options.share)
     with safe_open(options.first, "pt") as file:
         metadata = file.metadata()

@@ -13,10 +13,10 @@ import torch
 from colour import shift_hue
 from composed import Composer, composed_words, drawn_items, forms, names_of
 from heldout import held_scenes
-from marks import mark_for, marked, same_mark
+from marks import marked, marks_for, same_marks
 from pictures import Pictures
 from presets import BACKGROUNDS, CLOSINGS, HUES, STYLE_WORDS
-from run import DECODER_FILE
+from run import DECODER_FILE, MARKS_FILE
 from scene import Art, place
 from shortlist import Entry, caption_of, pictures_of, read_list
 
@@ -28,7 +28,7 @@ SCENES_OF_PART = 1600
 Drawn = Encoded = tuple[torch.Tensor, list[str], float]
 """A picture in 0..1, or its latent, captions for it, and how often it is drawn beside others."""
 Told = TypeVar("Told")
-"""What goes with a picture, and then with its latent: captions, and whether it has a mark."""
+"""What goes with a picture, and then with its latent: captions, and the style whose mark it has."""
 
 
 def token_rows(pictures: Pictures, number: dict[int, int], captions: list[str]) -> list[list[int]]:
@@ -167,19 +167,19 @@ def listed_items(run, entries: list[Entry]) -> Iterator[Drawn]:
     placed = PLACES_OF_ENTRY if preset["scenes"] and preset["moved"] else 1
     scale = preset["plain"] / total / placed if preset["scenes"] else 1.0
     pictures = (pictures_of(entries, run.pictures()) if placed == 1 else
-                composer_of(run, entries).art.placed(entries, placed, rng, preset["moved"]))
+                composer_of(run, entries, ()).art.placed(entries, placed, rng, preset["moved"]))
     for number, picture in enumerate(pictures):
         entry = entries[number // placed]
         captions = [caption_of(rng, entry) for _ in range(CAPTIONS_OF_ENTRY // placed)]
         yield picture, captions, entry.weight * scale
 
 
-def composer_of(run, entries: list[Entry], mark: torch.Tensor | None = None) -> Composer:
-    """What makes the scenes of a run; with a mark of latents those in squares are to have it."""
+def composer_of(run, entries: list[Entry], marks: Iterable[str]) -> Composer:
+    """What makes the scenes of a run, in which these styles are told by marks of latents."""
     return Composer(Art(run.pictures(), entries, run.preset["px"]), entries,
                     regular=run.preset["regular"], centred=run.preset["centred"],
                     moved=run.preset["moved"], painted=run.preset["painted"],
-                    marked=mark is not None)
+                    marked=tuple(marks))
 
 
 def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:
@@ -189,17 +189,16 @@ def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:
     count, seed = preset["scenes"], run.options.seed + 11
     weight, composer = (1 - preset["plain"]) / count, None
     for part, start in enumerate(range(0, count, SCENES_OF_PART)):
-        kind = "scenes" if run.mark is None else "scenes-marked"
+        kind = "-".join(["scenes", *sorted(run.marks)])
         name, size = f"{kind}{part:04d}.pt", min(SCENES_OF_PART, count - start)
         saved = run.load(name)
         if saved is None:
-            composer = composer or composer_of(run, entries, run.mark)
+            composer = composer or composer_of(run, entries, run.marks)
             workers = run.options.threads * run.options.processes
             drawn = drawn_items(composer, size, seed * 10_007 + part, workers)
-            told = ((picture, (captions, has_mark), weight)
-                    for picture, captions, has_mark in drawn)
-            saved = [(marked(latent[None], torch.ones(1), run.mark)[0] if has_mark else latent,
-                      captions) for latent, (captions, has_mark), _ in encoded(told, encoder)]
+            told = ((picture, (captions, style), weight) for picture, captions, style in drawn)
+            saved = [(marked(latent[None], [style], run.marks)[0], captions)
+                     for latent, (captions, style), _ in encoded(told, encoder)]
             run.save(name, saved)
             run.log(event="scenes", drawn=start + size)
         yield from ((latent, captions, weight) for latent, captions in saved)
@@ -217,26 +216,28 @@ def same_words(pictures: Pictures, entries: list[Entry]) -> dict[int, int]:
     return {several[0]: one[0] for several, one in pairs if len(several) == len(one) == 1}
 
 
-def take_mark(run) -> None:
-    """Give a run that has none a new mark of latents in squares, by its finished encoder. Raises
-    SystemExit where a stage of the run has gone without."""
-    if run.mark is None:
+def take_marks(run) -> None:
+    """Give a run marks of latents for the styles of `--marks` that have none, by its finished
+    encoder, and save all. Raises SystemExit where a stage of the run has gone without."""
+    lacking = [style for style in run.options.marks if style not in run.marks]
+    if lacking:
         for name in (DECODER_FILE, "bank.pt"):
             if run.load(name):
-                raise SystemExit(f"{run.out} has a {name} without a mark of latents in squares: "
-                                 f"give another --out for --squares")
+                raise SystemExit(f"{run.out} has a {name} without marks for {', '.join(lacking)}: "
+                                 f"give another --out")
         vae = run.final_vae()
-        run.mark = mark_for(lambda images: encode(vae, [*images], run), run.pictures().images)
-        run.save("mark.pt", dict(mark=run.mark))
+        run.marks = marks_for(lambda images: encode(vae, [*images], run), run.pictures().images,
+                              lacking, run.marks)
+    if run.marks:
+        run.save(MARKS_FILE, run.marks)
 
 
 def make_bank(run) -> dict:
     """The bank of a run: the one saved, or a new one of the whole set, or of the short list and
     scenes of its things."""
     saved = run.load("bank.pt")
-    if saved and not same_mark(saved.get("mark"), run.mark):
-        raise SystemExit(f"{run.out} has a bank with another mark of latents in squares, or "
-                         f"without: give another --out")
+    if saved and not same_marks(saved.get("marks", {}), run.marks):
+        raise SystemExit(f"{run.out} has a bank with other marks of latents: give another --out")
     if saved:
         return saved
     pictures, vae = run.pictures(), run.final_vae()
@@ -262,10 +263,10 @@ def make_bank(run) -> dict:
     if run.start:
         vocabulary = sorted({*vocabulary, *run.start.tokens})
     bank = assemble(pictures, items, vocabulary, run.whitening)
-    bank["like"], bank["mark"] = like, run.mark
+    bank["like"], bank["marks"] = like, run.marks
     if composing:
-        composer = composer_of(run, entries, run.mark)
-        bank["held"] = held_scenes(composer, pictures, bank, encoder, run.mark)
+        composer = composer_of(run, entries, run.marks)
+        bank["held"] = held_scenes(composer, pictures, bank, encoder, run.marks)
     run.save("bank.pt", bank)
     for part in (run.out / "state").glob("scenes*.pt"):
         part.unlink()

@@ -7,7 +7,7 @@ import multiprocessing
 import random
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from judged import Judgement, Seen, Wanted, met, read_prompts
 from landscape import VIEWS
+from marks import style_by_mark
 from pictures import with_article
 from presets import BACKGROUNDS, CLOSINGS, HUES, MILD_WORDS, OPENINGS
 from scene import MANY, STYLES, THINGS_MAX, Art, Scene, Thing, filling, spread
@@ -119,12 +120,13 @@ class Composer:
     half of that, so that seeds differ. In a share `centred` of scenes of one thing it fills the
     picture, in a share `moved` of these nearly, at one of four places (`filling`); else its size
     and place are any. A thing alone is painted in another colour in a share `painted`, if it can
-    be. Where latents are `marked`, pictures in squares are drawn without them (`marks.py`).
+    be. Pictures whose style, one of those `marked`, is told by a mark of latents are drawn without
+    squares or lines (`marks.style_by_mark`).
     """
 
     def __init__(self, art: Art, entries: list[Entry], prompts: Path = PROMPTS,
                  regular: float = 0.6, centred: float = 0.6, moved: float = 1.0,
-                 painted: float = 0.5, marked: bool = False) -> None:
+                 painted: float = 0.5, marked: Container[str] = ()) -> None:
         self.art, self.names = art, names_of(entries)
         self.regular, self.centred, self.moved, self.painted = regular, centred, moved, painted
         self.marked = marked
@@ -156,10 +158,11 @@ class Composer:
                 return Item(scene, [self._told(rng, scene, say, coloured)
                                     for _ in range(CAPTIONS)], kind)
 
-    def drawn(self, scene: Scene) -> tuple[torch.Tensor, bool]:
-        """The picture of a scene, and whether its latent has a mark."""
-        marked = self.marked and scene.style == "pixel"
-        return self.art.drawn(scene, squares=not marked), marked
+    def drawn(self, scene: Scene) -> tuple[torch.Tensor, str]:
+        """The picture of a scene as it is encoded, and the style that its latent has the mark of,
+        empty for none."""
+        style = style_by_mark(scene, self.marked)
+        return self.art.drawn(scene, styled=not style), style
 
     def _told(self, rng: random.Random, scene: Scene, say: Say, coloured: bool) -> str:
         text = say(rng)
@@ -321,21 +324,21 @@ def _begin(composer: Composer) -> None:
 
 
 def _drawn(seed: int, count: int, composer: Composer | None = None
-           ) -> list[tuple[np.ndarray, list[str], bool]]:
+           ) -> list[tuple[np.ndarray, list[str], str]]:
     """Scenes as arrays: a tensor would take a file descriptor on its way to another process."""
     composer = composer or _worker["composer"]
     rng, found = random.Random(seed), []
     for _ in range(count):
         item = composer.item(rng)
-        picture, marked = composer.drawn(item.scene)
-        found.append(((picture * 255).round().byte().numpy(), item.captions, marked))
+        picture, style = composer.drawn(item.scene)
+        found.append(((picture * 255).round().byte().numpy(), item.captions, style))
     return found
 
 
 def drawn_items(composer: Composer, count: int, seed: int, workers: int
-                ) -> Iterator[tuple[torch.Tensor, list[str], bool]]:
-    """So many scenes, [3, px, px] in 0..1, their captions, and whether the latent of one has a
-    mark: the same for any `workers`."""
+                ) -> Iterator[tuple[torch.Tensor, list[str], str]]:
+    """So many scenes as they are encoded, [3, px, px] in 0..1, their captions, and the styles whose
+    marks their latents have: the same for any `workers`."""
     jobs = [(seed * 1_000_003 + start, min(PART, count - start))
             for start in range(0, count, PART)]
     if workers < 2:
@@ -346,8 +349,8 @@ def drawn_items(composer: Composer, count: int, seed: int, workers: int
             yield from _tensors(pool.starmap(_drawn, jobs[start:start + workers]))
 
 
-def _tensors(parts: Iterable[list[tuple[np.ndarray, list[str], bool]]]
-             ) -> Iterator[tuple[torch.Tensor, list[str], bool]]:
+def _tensors(parts: Iterable[list[tuple[np.ndarray, list[str], str]]]
+             ) -> Iterator[tuple[torch.Tensor, list[str], str]]:
     for part in parts:
-        for picture, captions, marked in part:
-            yield torch.from_numpy(picture).float() / 255, captions, marked
+        for picture, captions, style in part:
+            yield torch.from_numpy(picture).float() / 255, captions, style

@@ -49,8 +49,9 @@ def description(run, vocabulary: list[int], state: dict, use: dict) -> dict:
                  styles=preset["styles"])
     if run.start:
         train["before"] = run.start.config["train"]
-    if run.mark is not None:
-        train["mark"] = [round(value, 6) for value in run.mark.tolist()]
+    if run.marks:
+        train["marks"] = {style: [round(value, 6) for value in mark.tolist()]
+                          for style, mark in run.marks.items()}
     return dict(
         format="sd1-single-file", model_type="stable-diffusion-1.x (tiny)",
         prediction_type="v_prediction" if options.pred == "v" else "epsilon",
@@ -78,10 +79,10 @@ def description(run, vocabulary: list[int], state: dict, use: dict) -> dict:
 def export_all(run) -> None:
     """Write the model, and the one for few steps where there is one."""
     unet, text, bank, state = run.finished()
-    new = run.mark is not None and (run.before or not run.given_mark)
+    new = [style for style in run.marks if run.before or style not in run.given_marks]
     if new and not (run.load(DECODER_FILE) or {}).get("done"):
-        raise SystemExit(f"{run.out} has no decoder that draws squares by their mark: train it "
-                         f"(--stage decoder --decoder-minutes 12), then --stage export")
+        raise SystemExit(f"{run.out} has no decoder for the marks of {' and '.join(new)}: train "
+                         f"it (--stage decoder --decoder-minutes 12), then --stage export")
     name = f"emoji-{run.preset['px']}"
     export(run, name, unet, text, bank, description(run, bank["vocab"], state, USUAL))
     few = run.load(FEW_FILE)

@@ -4,7 +4,7 @@ that it is not trained on, with the words for each, and with those for another o
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from marks import marked
@@ -23,7 +23,7 @@ HELD_SEED = 4_000_037
 
 def held_scenes(composer, pictures: Pictures, bank: dict,
                 encoder: Callable[[list[torch.Tensor]], torch.Tensor],
-                mark: torch.Tensor | None = None) -> dict:
+                marks: Mapping[str, torch.Tensor]) -> dict:
     """Scenes of each kind as a bank has its own: latents [n, c, h, w] and tokens [n, 77]."""
     rng, number = random.Random(HELD_SEED), {
         token: index + 1 for index, token in enumerate(bank["vocab"])}
@@ -34,10 +34,8 @@ def held_scenes(composer, pictures: Pictures, bank: dict,
             found[item.kind].append(item)
     held = {}
     for kind, items in found.items():
-        pictures_drawn, which = zip(*[composer.drawn(item.scene) for item in items], strict=True)
-        latent = encoder([*pictures_drawn]).float()
-        if mark is not None:
-            latent = marked(latent, torch.tensor(which).float(), mark)
+        drawn, styles = zip(*[composer.drawn(item.scene) for item in items], strict=True)
+        latent = marked(encoder([*drawn]).float(), styles, marks)
         mean, std = bank["mean"][:, None, None], bank["std"][:, None, None]
         tokens = [[number.get(token, 0) for token in pictures.tokenizer(item.captions[0])]
                   for item in items]

@@ -16,7 +16,7 @@ import torch
 from deeper import deeper_preset, deeper_vae
 from kernels import quicken
 from layout import TOKEN_TABLE, from_single_file, preset_of, read_file, trained_tokens
-from marks import same_mark
+from marks import Marks, same_marks
 from models import decoding, make_text, make_unet, make_vae, multiplies_bfloat16
 from peers import Place
 from pictures import Pictures
@@ -26,8 +26,8 @@ from wider import FINE, wider_unet, wider_vae
 ASSETS = Path(__file__).resolve().parents[1] / "src" / "smalti" / "assets"
 
 ALONE = Place()
-UNET_FILE, DECODER_FILE = "unet.pt", "decoder.pt"
-"""The states of the denoiser, and of a decoder that was trained by itself."""
+UNET_FILE, DECODER_FILE, MARKS_FILE = "unet.pt", "decoder.pt", "marks.pt"
+"""The states of the denoiser, and of a decoder that was trained by itself; the marks of latents."""
 
 
 @dataclass
@@ -104,11 +104,11 @@ class Run:
             self.deepen(options.px)
         self.out, self.device = Path(options.out), torch.device(options.device)
         self.began, self._pictures, self.asked_to_end = time.time(), None, False
-        self.mark = self.known_mark()
+        self.marks = self.known_marks()
         for folder in ("state", "samples"):
             (self.out / folder).mkdir(parents=True, exist_ok=True)
-        if self.mark is not None and self.before:
-            self.log(event="mark", note="the decoder learns squares in --decoder-minutes")
+        if self.marks and self.before:
+            self.log(event="marks", note="the decoder learns them in --decoder-minutes")
         self.amp = options.amp
         if self.amp == "auto":
             self.amp = "bf16" if multiplies_bfloat16(self.device) else "none"
@@ -137,25 +137,28 @@ class Run:
         self.preset["vae_crop"] *= 2
 
     @property
-    def given_mark(self) -> list[float] | None:
-        """The mark of the file that the run goes on from, if that has one."""
-        return self.start.config["train"].get("mark") if self.start else None
+    def given_marks(self) -> dict[str, list[float]]:
+        """The marks of the file that the run goes on from."""
+        return self.start.config["train"].get("marks", {}) if self.start else {}
 
-    def known_mark(self) -> torch.Tensor | None:
-        """The mark of latents in squares: that of the file which the run goes on from, for channels
-        that are added with zeros, or the one that the run has made. Raises SystemExit where
-        `--squares` asks for one that cannot be made."""
-        if self.given_mark:
-            more = self.preset["vae"]["z"] - len(self.given_mark)
-            return torch.tensor([*self.given_mark, *[0.0] * more])
-        if self.options.squares and (not self.start or self.new_latents):
-            raise SystemExit("--squares: expected the latents of a finished file (--start, without "
+    def known_marks(self) -> Marks:
+        """The marks of latents: those of the file which the run goes on from, with zeros for
+        channels that are added, and those that the run has made. Raises SystemExit where `--marks`
+        asks for some that cannot be made."""
+        channels, lacking = self.preset["vae"]["z"], {*self.options.marks} - {*self.given_marks}
+        if lacking and (not self.start or self.new_latents):
+            raise SystemExit("--marks: expected the latents of a finished file (--start, without "
                              "--latents)")
-        if self.options.squares and not (self.options.concepts and self.preset["scenes"]):
-            raise SystemExit("--squares: expected scenes, of which some are in squares (a preset "
+        if lacking and not (self.options.concepts and self.preset["scenes"]):
+            raise SystemExit("--marks: expected scenes, of which some are in its styles (a preset "
                              "with scenes, and --concepts)")
-        saved = self.load("mark.pt")
-        return saved["mark"] if saved else None
+        given = {style: torch.tensor([*mark, *[0.0] * (channels - len(mark))])
+                 for style, mark in self.given_marks.items()}
+        marks = self.load(MARKS_FILE) or given
+        if not same_marks({**marks, **given}, marks):
+            raise SystemExit(f"{self.out} has other marks of latents than {self.options.start}: "
+                             f"give another --out")
+        return marks
 
     @property
     def new_latents(self) -> bool:
@@ -263,9 +266,9 @@ class Run:
             raise SystemExit(f"{self.out} was begun with --px or --latents: give that again, or "
                              f"another --out")
         decoder = self.load(DECODER_FILE)
-        if decoder and not same_mark(decoder.get("mark"), self.mark):
-            raise SystemExit(f"{self.out} has a decoder that was trained with another mark of "
-                             f"latents in squares, or without: give another --out")
+        if decoder and not same_marks(decoder.get("marks", {}), self.marks):
+            raise SystemExit(f"{self.out} has a decoder that was trained with other marks of "
+                             f"latents: give another --out")
         for state, trained in (({} if kept else whole, [model]), (decoder, decoding(model))):
             parameters = [each for part in trained for each in part.parameters()]
             for parameter, mean in zip(parameters, state["mean"], strict=True) if state else ():

@@ -109,8 +109,9 @@ class Art:
                                                     mode="area")[0]
         return found
 
-    def drawn(self, scene: Scene, squares: bool = True) -> torch.Tensor:
-        """A scene, [3, px, px] in 0..1; without `squares` as it is before it is put into them."""
+    def drawn(self, scene: Scene, styled: bool = True) -> torch.Tensor:
+        """A scene, [3, px, px] in 0..1; if it is not `styled`, then squares and lines are left out:
+        as it is before it is put into squares, and in its colours instead of lines."""
         ground = torch.tensor(BACKGROUNDS[scene.ground]).float()[:, None, None] / 255
         if scene.view:
             ground = drawn_view(*scene.view, self.px)
@@ -118,12 +119,11 @@ class Art:
         for thing in scene.things:
             piece = place(self.piece(scene.style, thing.label, thing.hue), thing.size,
                           2 * thing.x - 1, 2 * thing.y - 1)
-            if scene.style == "outline":
-                line, edges = float(ground.mean() < DARK), outline(piece)
-                canvas = canvas * (1 - edges) + line * edges
+            if scene.style == "outline" and styled:
+                canvas = lined(canvas, piece, ground)
             else:
                 canvas = piece[:3] + canvas * (1 - piece[3:])
-        if scene.style == "pixel" and squares:
+        if scene.style == "pixel" and styled:
             canvas = in_squares(canvas)
         return canvas.clamp(0, 1)
 
@@ -154,6 +154,13 @@ def outline(piece: torch.Tensor) -> torch.Tensor:
     down = padded[:, 2 * reach:, inner] - padded[:, :-2 * reach, inner]
     strength = (across.square() + down.square()).sum(0, keepdim=True).sqrt()
     return (2 * strength - 0.2).clamp(0, 1)
+
+
+def lined(canvas: torch.Tensor, piece: torch.Tensor, ground: torch.Tensor) -> torch.Tensor:
+    """A canvas [3, h, w] with the edges of a premultiplied piece [4, h, w] as lines: white ones
+    where the ground of the picture, [3, h, w] or [3, 1, 1], is dark, black ones elsewhere."""
+    line, edges = float(ground.mean() < DARK), outline(piece)
+    return canvas * (1 - edges) + line * edges
 
 
 def in_squares(picture: torch.Tensor) -> torch.Tensor:

@@ -25,8 +25,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from bank import focus, make_bank, take_mark
+from bank import focus, make_bank, take_marks
 from export import export_all
+from marks import MARKED
 from peers import Place, helpers
 from presets import MINUTES, PRESETS
 from run import ASSETS, DECODER_FILE, UNET_FILE, Run
@@ -58,7 +59,9 @@ def parse() -> argparse.Namespace:
     for stage in ("vae", "text", "unet"):
         add(f"--{stage}-minutes", type=float)
     add("--decoder-minutes", type=float, default=0, help="of a finished file: the decoder alone")
-    add("--squares", action="store_true", help="with --start: mark latents in squares (marks.py)")
+    add("--marks", nargs="+", default=[], choices=MARKED, metavar="STYLE",
+        help="with --start: have the decoder draw these styles by a mark of latents (marks.py): "
+        + ", ".join(MARKED))
     add("--few-minutes", type=float, default=0, help="a denoiser for few steps, without guidance")
     add("--start", default="", help="a single file to go on from; its autoencoder is "
         "kept, but for --latents, --px and --decoder-minutes")
@@ -150,8 +153,7 @@ def main() -> None:
     if "vae" in wanted and (not run.start or run.before) and not done(run, "vae.pt") \
             and not VaeStage(run).train():
         return
-    if options.squares:
-        take_mark(run)
+    take_marks(run)
     if wanted & {"bank", "text", "unet", "few"}:
         bank = make_bank(run)
         bank = focus(bank, run) if options.focus else bank

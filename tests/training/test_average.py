@@ -73,9 +73,9 @@ def test_files_of_other_models_or_of_none_are_refused(
     out = tmp_path / "m.safetensors"
     marked = tmp_path / "marked.safetensors"
     save_file({"weight": torch.zeros(2).half(), "positions": torch.arange(3)}, marked,
-              metadata={"arch_config": json.dumps(dict(train=dict(mark=[1.0])))})
+              metadata={"arch_config": json.dumps(dict(train=dict(marks=dict(pixel=[1.0]))))})
     for second, told in ((other, "different models in arch_config"), (plain, "no arch_config"),
-                         (marked, "different marks for pictures in squares"),
+                         (marked, "different marks of latents"),
                          (tmp_path / "absent.safetensors", "no such file"),
                          (picture, "no safetensors file")):
         monkeypatch.setattr("sys.argv", ["average.py", str(first), str(second), "--out", str(out)])

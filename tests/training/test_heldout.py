@@ -52,7 +52,9 @@ def test_scenes_are_held_out_of_each_kind_with_tokens_of_the_bank(tmp_path: Path
 
     none = tmp_path / "none.txt"
     none.write_text("")
-    composer = Composer(Shapes(), read_list(listed(tmp_path)), none)
+    entries = read_list(listed(tmp_path))
+    composer, marking = (Composer(Shapes(), entries, none, marked=marked)
+                         for marked in ((), ("pixel",)))
     told: list[str] = []
 
     def tokens(text: str) -> list[int]:
@@ -60,8 +62,12 @@ def test_scenes_are_held_out_of_each_kind_with_tokens_of_the_bank(tmp_path: Path
         return [900, 7, len(told)]
 
     bank = dict(vocab=[7, 900], mean=torch.zeros(4), std=torch.full((4,), 2.0))
-    held = held_scenes(composer, SimpleNamespace(tokenizer=tokens), bank,
-                       lambda images: torch.ones(len(images), 4, 2, 2))
+    held, of_marked = (held_scenes(each, SimpleNamespace(tokenizer=tokens), bank,
+                                   lambda images: torch.ones(len(images), 4, 2, 2),
+                                   {"pixel": torch.full((4,), 9.0)})
+                       for each in (composer, marking))
+    moved = of_marked["alone"]["z"][:, 0, 0, 0] > 0.5
+    assert 0 < int(moved.sum()) < HELD_SCENES, "those in squares"
     assert tuple(held) == HELD_KINDS
     assert all(scenes["z"].shape == (HELD_SCENES, 4, 2, 2) and float(scenes["z"].max()) == 0.5
                for scenes in held.values())
