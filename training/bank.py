@@ -167,7 +167,8 @@ def listed_items(run, entries: list[Entry]) -> Iterator[Drawn]:
     placed = PLACES_OF_ENTRY if preset["scenes"] and preset["moved"] else 1
     scale = preset["plain"] / total / placed if preset["scenes"] else 1.0
     pictures = (pictures_of(entries, run.pictures()) if placed == 1 else
-                composer_of(run, entries, ()).art.placed(entries, placed, rng, preset["moved"]))
+                Art(run.pictures(), entries, preset["px"]).placed(entries, placed, rng,
+                                                                  preset["moved"]))
     for number, picture in enumerate(pictures):
         entry = entries[number // placed]
         captions = [caption_of(rng, entry) for _ in range(CAPTIONS_OF_ENTRY // placed)]
@@ -188,8 +189,8 @@ def composed_items(run, entries: list[Entry], encoder) -> Iterator[Encoded]:
     preset = run.preset
     count, seed = preset["scenes"], run.options.seed + 11
     weight, composer = (1 - preset["plain"]) / count, None
+    kind = "-".join(["scenes", *sorted(run.marks)])
     for part, start in enumerate(range(0, count, SCENES_OF_PART)):
-        kind = "-".join(["scenes", *sorted(run.marks)])
         name, size = f"{kind}{part:04d}.pt", min(SCENES_OF_PART, count - start)
         saved = run.load(name)
         if saved is None:

@@ -82,7 +82,7 @@ def export_all(run) -> None:
     new = [style for style in run.marks if run.before or style not in run.given_marks]
     if new and not (run.load(DECODER_FILE) or {}).get("done"):
         raise SystemExit(f"{run.out} has no decoder for the marks of {' and '.join(new)}: train "
-                         f"it (--stage decoder --decoder-minutes 12), then --stage export")
+                         f"it (--stage decoder --decoder-minutes 25), then --stage export")
     name = f"emoji-{run.preset['px']}"
     export(run, name, unet, text, bank, description(run, bank["vocab"], state, USUAL))
     few = run.load(FEW_FILE)

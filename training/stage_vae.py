@@ -97,8 +97,7 @@ class VaeStage:
         self.random = torch.Generator().manual_seed(run.options.seed + self.step)
         self.scenes, self.composer = random.Random(run.options.seed + self.step), None
         if preset["scenes"] and run.options.concepts and run.device.type == "cpu":
-            self.composer = composer_of(run, read_list(Path(run.options.concepts)),
-                                        self.marks)
+            self.composer = composer_of(run, read_list(Path(run.options.concepts)), self.marks)
 
     def first_channels(self) -> torch.nn.Module | None:
         """The autoencoder whose channels are to stay, where there are such."""

@@ -59,7 +59,7 @@ def parse() -> argparse.Namespace:
     for stage in ("vae", "text", "unet"):
         add(f"--{stage}-minutes", type=float)
     add("--decoder-minutes", type=float, default=0, help="of a finished file: the decoder alone")
-    add("--marks", nargs="+", default=[], choices=MARKED, help="with --start: see marks.py")
+    add("--marks", nargs="+", default=[], choices=MARKED, help="styles told by marks: marks.py")
     add("--few-minutes", type=float, default=0, help="a denoiser for few steps, without guidance")
     add("--start", default="", help="a single file to go on from; its autoencoder is "
         "kept, but for --latents, --px and --decoder-minutes")

@@ -25,7 +25,7 @@ SECONDS = 60.0
 """That anything may take on a computer that is busy with others."""
 LONG = {"steps": 1000, "width": 128, "height": 128}
 """What a request adds so that its picture of the tiny model takes eleven seconds on a core of
-Zen 4, and each step of it a hundredth: it still runs when it is told to stop. At 16 x 16 the steps
+Zen 5, and each step of it a hundredth: it still runs when it is told to stop. At 16 x 16 the steps
 were over in 0.24 s, and events come every 0.2."""
 HOST = "127.0.0.1"
 

@@ -93,8 +93,8 @@ def test_shapes(case: str, name: str) -> None:
     (schedule,) = runner.schedules if case != "groups" else runner.schedules[:1]
     assert schedule.factors == runner.level.integers
     if case == "in place":  # with 16 registers what rounds to bytes leaves too few rows for it
-        many = schedule.factors == "quads" and runner.level.vectors > 16
-        assert isinstance(schedule.algorithm, InPlace) == many
+        expected = schedule.factors == "quads" and runner.level.vectors > 16
+        assert isinstance(schedule.algorithm, InPlace) == expected
 
 
 @pytest.mark.parametrize("depth", [64, 128, 200, 331])
